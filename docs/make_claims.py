@@ -3,7 +3,7 @@
     heed claims --out claims
     python -m docs.make_claims claims
 
-copies the results and charts of a folder that `heed claims` wrote, then writes each block between
+copies the results of a folder that `heed claims` wrote and draws their charts, then writes each block between
 `<!-- claim: NAME -->` and `<!-- end -->`: statement, verdict, finding, numbers, chart and where they were measured.
 """
 
@@ -31,6 +31,7 @@ def _block(name: str) -> str:
     claim, result = CLAIMS[name], ClaimResult.read(RESULTS / f"{name}.json")
     repeats = len(result.panels[0].series[0].values[0])
     scale = "" if result.scale == "small" else f" --scale {result.scale}"
+    files = " --source … --target … --valid-source … --valid-target …" if claim.needs_corpus else ""
     lines = [
         "",
         _wrapped(f"> {claim.statement} ({claim.source})", "> "),
@@ -40,11 +41,13 @@ def _block(name: str) -> str:
     ]
     for picture, panel in zip(charts(result), result.panels, strict=True):
         lines += [f"![{panel.y_label} by {panel.x_label}](pictures/claims/{picture})", "", *_table(panel), ""]
+    lines += [f"- {note}" for note in result.notes] + ([""] if result.notes else [])
+    corpus = f"text: {result.corpus}; " if result.corpus else ""
     lines += [
         _wrapped(
-            f"Means of {repeats} repetitions (seeds, or measurements of time) with 95 % intervals; {result.hardware}; "
-            f"{result.date}; {result.seconds:.0f} s; "
-            f"`heed claims {name}{scale}`."
+            f"Means of {repeats} repetitions (seeds, or measurements of time) with 95 % intervals; {corpus}"
+            f"{result.hardware}; {result.date}; {result.seconds:.0f} s; "
+            f"`heed claims {name}{scale}{files}`."
         ),
         "",
     ]
@@ -58,11 +61,14 @@ def _wrapped(text: str, indent: str = "") -> str:
 def _table(panel: Panel) -> list[str]:
     head = [panel.x_label, *(series.name for series in panel.series)]
     rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    cells = [list(zip(series.means(), series.half_widths(), strict=True)) for series in panel.series]
-    for index, x in enumerate(panel.series[0].x):
-        numbers = (_number(*cell[index]) for cell in cells)
-        rows.append(f"| {_axis_number(x)} | {' | '.join(numbers)} |")
-    return rows
+    cells = [
+        {x: _number(*number) for x, *number in zip(series.x, series.means(), series.half_widths(), strict=True)}
+        for series in panel.series
+    ]
+    measured = sorted({x for series in panel.series for x in series.x})
+    return rows + [
+        f"| {_axis_number(x)} | {' | '.join(of_series.get(x, '') for of_series in cells)} |" for x in measured
+    ]
 
 
 def _axis_number(x: float) -> str:
@@ -77,8 +83,10 @@ def main() -> None:
     """Take over the results of a folder, if one is given, and write the page."""
     for folder in map(Path, sys.argv[1:]):
         RESULTS.mkdir(parents=True, exist_ok=True)
-        for file in (*folder.glob("*.json"), *folder.glob("*.svg")):
+        for file in folder.glob("*.json"):
             shutil.copy(file, RESULTS / file.name)
+            for picture, svg in charts(ClaimResult.read(file)).items():
+                (RESULTS / picture).write_text(svg, encoding="utf-8")
     PAGE.write_text(page_text(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

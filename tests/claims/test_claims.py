@@ -9,6 +9,7 @@ from docs.make_claims import MARKED, PAGE, RESULTS, page_text
 from heed.claims import bottleneck, positions, quality, translation
 from heed.claims.claim import Context
 from heed.claims.experiments import CLAIMS
+from heed.claims.parallel_corpus import ParallelCorpus
 from heed.claims.parameters import parameters, with_parameters
 from heed.claims.result import ClaimResult, Panel, Scale, Series
 from heed.claims.run import charts, run_claim
@@ -25,9 +26,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_the_smallest_version_runs_and_is_not_measured_twice(name: str, folder: Path) -> None:
+def test_the_smallest_version_runs_and_is_not_measured_twice(
+    name: str, folder: Path, parallel_corpus: ParallelCorpus
+) -> None:
     reports: list[str] = []
-    result = run_claim(CLAIMS[name], "smallest", folder, reports.append)
+    result = run_claim(CLAIMS[name], "smallest", folder, reports.append, corpus=parallel_corpus)
     assert result.verdict in ("holds", "holds in part", "does not hold here")
     assert all(len(values) == 2 for panel in result.panels for series in panel.series for values in series.values)
     for picture, svg in charts(result).items():
@@ -40,9 +43,11 @@ def test_the_smallest_version_runs_and_is_not_measured_twice(name: str, folder: 
 
 def test_the_book_shows_the_recorded_results_of_every_claim() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert [marked["name"] for marked in MARKED.finditer(page)] == list(CLAIMS)
+    # A claim on natural text is in the book once somebody who has such text has measured it.
+    measured = [name for name, claim in CLAIMS.items() if not claim.needs_corpus or (RESULTS / f"{name}.json").exists()]
+    assert [marked["name"] for marked in MARKED.finditer(page)] == measured
     assert page_text(page) == page
-    for name in CLAIMS:
+    for name in measured:
         result = ClaimResult.read(RESULTS / f"{name}.json")
         assert (result.scale != "smallest", len(result.panels[0].series[0].values[0]) >= 3) == (True, True)
         assert CLAIMS[name].judge(result.panels) == (result.verdict, result.finding)

@@ -42,12 +42,9 @@ def test_equal_variants_share_their_runs(tmp_path: Path) -> None:
     assert [folder.name for folder in fewer["base"].folders] == ["pairs=10,seed=1"]
 
 
-def test_models_are_trained_in_processes_of_their_own_and_only_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Context, "jobs", 2)
+def test_models_are_trained_in_processes_of_their_own_and_only_once(tmp_path: Path) -> None:
     reports: list[str] = []
-    context = Context("smallest", tmp_path, reports.append)
+    context = Context("smallest", tmp_path, reports.append, jobs=2)
     pairs = write_pairs(tmp_path / "pairs.jsonl", "train", 20)
     sizes = {"model.d_model": 16, "model.heads": 2, "model.d_ff": 16, "training.max_steps": 1, "data.hold_out": 0}
     runs = {f"{seed}": {"pairs": pairs, "settings": {**sizes, "training.seed": seed}} for seed in (1, 2)}

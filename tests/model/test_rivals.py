@@ -15,6 +15,7 @@ from heed import ModelConfig, Transformer
 from heed.errors import ConfigError, InputError
 from heed.interop.onnx_export import onnx_files
 from heed.interpret.observe import observe
+from heed.model.rivals.recurrent import RecurrentState
 from tests.model.examples import RIVALS, SHAPE, both_sides, make, padded, sentences
 
 CPU = torch.device("cpu")
@@ -163,3 +164,37 @@ def seeded_logits(settings: dict[str, Any], batch: dict[str, Tensor]) -> Tensor:
     torch.manual_seed(0)
     model = Transformer(ModelConfig.model_validate({**SHAPE, **settings})).double().eval()
     return model(batch["src"], batch["tgt_in"])
+
+
+@pytest.mark.parametrize(
+    "rival", [rival for rival in RIVALS if "mixer" in rival], ids=lambda rival: "-".join(map(str, rival.values()))
+)
+def test_autocast_leaves_recurrence_in_float32_and_small_gradients_as_they_are(
+    rival: dict[str, Any], device: torch.device
+) -> None:
+    model = make(ModelConfig.model_validate({**SHAPE, **rival}), device, torch.float32).train()
+    sides = {name: padded(rows) for name, rows in both_sides(model.config, device).items()}
+    weights = [weight for name, weight in model.named_parameters() if not name.endswith("key.bias")]  # gradient 0
+
+    def gradient(*, autocast: bool) -> Tensor:
+        torch.manual_seed(1)
+        with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+            loss = model(**sides).float().logsumexp(-1).sum() * 2.0**-20  # float16 would lose its gradients
+        gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+        return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+
+    exact, rounded = gradient(autocast=False), gradient(autocast=True)
+    assert (exact - rounded).norm() < 0.1 * exact.norm()
+
+
+def test_the_state_of_a_decoding_step_is_float32_under_autocast(device: torch.device) -> None:
+    model = make(ModelConfig(**SHAPE, mixer="lstm", norm="pre"), device, torch.float32)
+    src, tgt_in = (padded(sentences(lengths, device)) for lengths in ([5, 1, 7], [4, 6, 5]))
+    expected = model(src, tgt_in[:, :2])
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
+        _, cache = model.step(tgt_in[:, :1], model.start(src))
+        logits, cache = model.step(tgt_in[:, 1:2], cache)
+    for layer in cache.past:
+        assert isinstance(layer, RecurrentState)
+        assert all(state.dtype == torch.float32 for state in layer.states)
+    assert (logits[:, 0].float() - expected[:, 1]).norm() < 0.1 * expected[:, 1].norm()

@@ -8,7 +8,7 @@ from typing import Any
 
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Verdict
-from heed.claims.strings import copying, exact_outputs, right_letters, train_on_strings
+from heed.claims.strings import copying, exact_outputs, right_letters, string_tests, train_on_strings
 
 _LENGTHS: dict[Scale, tuple[int, ...]] = {
     "smallest": (1, 2),
@@ -28,8 +28,8 @@ def measure(context: Context) -> list[Panel]:
     """The share of exact copies by length, and of right letters by position in the longest strings."""
     lengths = _LENGTHS[context.scale]
     models = train_on_strings(context, copying, MODELS, range(1, lengths[-1] + 1))
-    exact = exact_outputs(context, copying, models, lengths)
-    right = right_letters(context, copying, models, lengths[-1])
+    tested = string_tests(context, copying, models, lengths)
+    exact, right = exact_outputs(tested), right_letters(tested, lengths[-1])
     return [
         Panel("letters in the string", "share of exact copies", exact),
         Panel(f"position in strings of {lengths[-1]} letters", "share of right letters", right),

@@ -6,7 +6,7 @@ text of the book follows from what was measured.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import torch
 
 from heed.backends.machine import cpu_instructions
 from heed.backends.select import default_device
+from heed.claims.parallel_corpus import ParallelCorpus
 from heed.claims.result import ClaimResult, Panel, Scale, Verdict
 
-_SEEDS: dict[Scale, int] = {"smallest": 2, "small": 3, "full": 5}
+_SEEDS: dict[Scale, int] = {"smallest": 2, "small": 3, "full": 3}
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,14 @@ class Context:
     scale: Scale
     folder: Path  # of the experiment's own files, such as runs
     report: Callable[[str], None]
+    jobs: int = 1  # how many models to train at the same time
+    corpus: ParallelCorpus | None = None  # the user's, for claims on natural text
+    notes: list[str] = field(default_factory=list)  # what the reader should know of the experiment, besides numbers
 
     @property
     def seeds(self) -> range:
         """The seeds, or measurements, to average over."""
         return range(1, _SEEDS[self.scale] + 1)
-
-    @property
-    def jobs(self) -> int:
-        """How many models to train at the same time."""
-        return 1 if self.scale == "smallest" else torch.get_num_threads()
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class Claim:
     measure: Callable[[Context], list[Panel]]
     judge: Callable[[list[Panel]], tuple[Verdict, str]]
     runs: str = ""  # the claim whose trained models it uses too; empty: its own
+    needs_corpus: bool = False  # measured on a parallel corpus that the user gives
 
     def run(self, context: Context) -> ClaimResult:
         """Measure and judge."""
@@ -56,7 +56,10 @@ class Claim:
         verdict, finding = self.judge(panels)
         seconds = round(time.monotonic() - began, 1)
         today = date.today().isoformat()
-        return ClaimResult(self.name, context.scale, panels, verdict, finding, _hardware(), today, seconds)
+        corpus = "" if context.corpus is None or not self.needs_corpus else context.corpus.description
+        return ClaimResult(
+            self.name, context.scale, panels, verdict, finding, _hardware(), today, seconds, corpus, context.notes
+        )
 
 
 def _hardware() -> str:

@@ -52,7 +52,6 @@ _SETTINGS = {
     "model.positions": "rotary",
     "model.dropout": 0.0,
     "model.attention_dropout": 0.0,
-    "training.tokens_per_batch": 256,
     "training.masked_share": 0.3,
     "training.schedule": "cosine",
     "training.learning_rate": 3e-3,
@@ -76,18 +75,20 @@ class EntailmentSize:
     steps: int  # of the masked LM, and of each classifier
     validations: int
     width: int
+    tokens: int  # per batch
 
     def settings(self, seed: int) -> dict[str, Any]:
         """The settings of one run."""
         sizes = {"model.d_model": self.width, "model.d_ff": 4 * self.width, "training.max_steps": self.steps}
+        sizes["training.tokens_per_batch"] = self.tokens
         intervals = {"validate_every": self.steps // self.validations, "checkpoint_every": self.steps}
         return {**_SETTINGS, **sizes, **{f"training.{name}": n for name, n in intervals.items()}, "training.seed": seed}
 
 
 SIZES: dict[Scale, EntailmentSize] = {
-    "smallest": EntailmentSize(pairs=30, tests=6, steps=2, validations=2, width=8),
-    "small": EntailmentSize(pairs=50_000, tests=1000, steps=2000, validations=5, width=64),
-    "full": EntailmentSize(pairs=200_000, tests=4000, steps=8000, validations=8, width=128),
+    "smallest": EntailmentSize(pairs=30, tests=6, steps=2, validations=2, width=8, tokens=256),
+    "small": EntailmentSize(pairs=50_000, tests=1000, steps=2000, validations=5, width=64, tokens=256),
+    "full": EntailmentSize(pairs=200_000, tests=4000, steps=2500, validations=5, width=128, tokens=2048),
 }
 
 

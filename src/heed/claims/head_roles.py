@@ -107,8 +107,7 @@ def _largest(of_relations: Sequence[Sequence[float]]) -> list[float]:
 
 def _numbered(name: str, of_models: Sequence[Sequence[float]]) -> Series:
     """The values of each model, numbered from 1."""
-    values = [list(seeds) for seeds in zip(*of_models, strict=True)]
-    return Series(name, [float(number) for number in range(1, len(values) + 1)], values)
+    return Series.of_runs(name, range(1, len(of_models[0]) + 1), of_models)
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:

@@ -23,7 +23,7 @@ from heed.text.tokenizer import Tokenizer, TokenizerPair
 
 # The smallest models know the words of their few training sentences, and hardly any other sentence.
 _SPLITS: dict[Scale, DatasetSplit] = {"smallest": "train", "small": "valid", "full": "valid"}
-_SENTENCES: dict[Scale, int] = {"smallest": 20, "small": 1000, "full": 2000}
+_SENTENCES: dict[Scale, int] = {"smallest": 20, "small": 1000, "full": 1000}
 _BATCH = 250  # sentences
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Verdict
-from heed.claims.strings import copying, exact_outputs, train_on_strings
+from heed.claims.strings import copying, exact_outputs, string_tests, train_on_strings
 
 _LONGEST: dict[Scale, int] = {"smallest": 2, "small": 10, "full": 20}  # in training
 _FACTORS = (0.5, 1.0, 1.5, 2.0, 4.0)  # lengths in the test, as multiples of it
@@ -20,7 +20,8 @@ def measure(context: Context) -> list[Panel]:
     longest = _LONGEST[context.scale]
     lengths = [round(factor * longest) for factor in _FACTORS]
     models = train_on_strings(context, copying, MODELS, range(1, longest + 1))
-    return [Panel("letters in the string", "share of exact copies", exact_outputs(context, copying, models, lengths))]
+    exact = exact_outputs(string_tests(context, copying, models, lengths))
+    return [Panel("letters in the string", "share of exact copies", exact)]
 
 
 def judge_need(panels: list[Panel]) -> tuple[Verdict, str]:

@@ -4,6 +4,7 @@ All models have the same number of parameters within 5 %, without embeddings. Ea
 rates and one seed; with the rate of the lowest validation loss it is trained with all seeds.
 """
 
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from heed.claims.claim import Context
 from heed.claims.parameters import parameters, with_parameters
 from heed.claims.result import Panel, Scale, Series, Verdict, is_less
+from heed.claims.runs import results_of
 from heed.claims.translation import EXACT, SIZES, TrainedVariant, Variant, curves, train_variants, with_best_rates
 from heed.inference.open import load
 from heed.microworld.corpus import corpus
@@ -35,7 +37,7 @@ def measure(context: Context) -> list[Panel]:
     width = SIZES[context.scale].width
     variants = with_best_rates(context, {model: shape_of(model, width) for model in MODELS})
     trained = train_variants(context, variants)
-    return [curves(trained, EXACT), _by_time(trained), _by_length(trained, _TESTS[context.scale])]
+    return [curves(trained, EXACT), _by_time(trained), _by_length(context, trained)]
 
 
 def shape_of(model: str, width: int) -> Variant:
@@ -51,8 +53,8 @@ def _by_time(trained: dict[str, TrainedVariant]) -> Panel:
     times = [shortest * (number + 1) / _TIMES for number in range(_TIMES)]
     series = []
     for name, variant in trained.items():
-        runs = [np.interp(times, *_seconds_and_shares(variant, seed)) for seed in range(len(variant.folders))]
-        series.append(Series(name, times, [[float(run[index]) for run in runs] for index in range(_TIMES)]))
+        runs = [np.interp(times, *_seconds_and_shares(variant, seed)).tolist() for seed in range(len(variant.folders))]
+        series.append(Series.of_runs(name, times, runs))
     return Panel("seconds of training", EXACT, series)
 
 
@@ -65,48 +67,55 @@ def _seconds_and_shares(variant: TrainedVariant, seed: int) -> tuple[list[float]
     return [seconds[step] for step in shares], list(shares.values())
 
 
-def _by_length(trained: dict[str, TrainedVariant], count: int) -> Panel:
+def _by_length(context: Context, trained: dict[str, TrainedVariant]) -> Panel:
     """The share of exact translations of the test set by the number of words in the source."""
-    tests = corpus("test", count)
-    groups = [
-        [test for test in tests if low < len(test.source.split()) <= high]
-        for low, high in zip((0, *_LONGEST), _LONGEST, strict=False)
-    ]
+    jobs = {
+        f"{name} {index}": (folder, _TESTS[context.scale])
+        for name, variant in trained.items()
+        for index, folder in enumerate(variant.folders)
+    }
+    shares = results_of(context, _shares_by_length, jobs)
     series = []
     for name, variant in trained.items():
-        translators = [load(folder) for folder in variant.folders]
-        values = []
-        for group in groups:
-            outputs = [translator.translate([test.source for test in group], beam=1) for translator in translators]
-            values.append(
-                [
-                    fmean(output.text == test.target for output, test in zip(run, group, strict=True)) if group else 0.0
-                    for run in outputs
-                ]
-            )
-        series.append(Series(name, [float(longest) for longest in _LONGEST], values))
+        runs = [shares[f"{name} {index}"] for index in range(len(variant.folders))]
+        series.append(Series.of_runs(name, _LONGEST, runs))
     return Panel("words in the source, at most", EXACT, series)
+
+
+def _shares_by_length(folder: Path, count: int) -> list[float]:
+    """The share of exact translations of one model in each group of sentences."""
+    tests = corpus("test", count)
+    outputs = load(folder).translate([test.source for test in tests], beam=1, align=False)
+    exact = [output.text == test.target for output, test in zip(outputs, tests, strict=True)]
+    words = [len(test.source.split()) for test in tests]
+    groups = (
+        [is_exact for is_exact, length in zip(exact, words, strict=True) if low < length <= high]
+        for low, high in zip((0, *_LONGEST), _LONGEST, strict=False)
+    )
+    return [fmean(group) if group else 0.0 for group in groups]
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
     """Whether the Transformer is ahead of every other model after the same steps and after the same time."""
     by_steps, by_time, by_length = panels
-    ends = [panel.series[0].x[-1] for panel in (by_steps, by_time)]
-    parts = [
-        ", ".join(f"{series.name} {series.at(end):.0%}" for series in panel.series)
-        for panel, end in zip((by_steps, by_time), ends, strict=True)
-    ]
+    steps, time = by_steps.series[0].x[-1], by_time.series[0].x[-1]
+    parts = [", ".join(f"{series.name} {series.means()[-1]:.0%}" for series in panel.series) for panel in panels[:2]]
     short, long = by_length.series[0].x[0], by_length.series[0].x[-1]
     vector = by_length.named(VECTOR)
     finding = (
-        f"Exact translations after {ends[0]:,.0f} steps: {parts[0]}; after {ends[1]:.0f} seconds of training: "
+        f"Exact translations after {steps:,.0f} steps: {parts[0]}; after {time:.0f} seconds of training: "
         f"{parts[1]}. The fixed vector translates {vector.at(short):.0%} of sentences of up to {short:.0f} words and "
         f"{vector.at(long):.0%} of the longest."
     )
+    return transformer_ahead(by_steps, by_time), finding
+
+
+def transformer_ahead(*panels: Panel) -> Verdict:
+    """Whether the Transformer is ahead of all other models at the end of every panel, or of some in one."""
     ahead = [
-        is_less(series.values_at(end), panel.named(TRANSFORMER).values_at(end))
-        for panel, end in zip((by_steps, by_time), ends, strict=True)
+        is_less(series.values[-1], panel.named(TRANSFORMER).values[-1])
+        for panel in panels
         for series in panel.series
         if series.name != TRANSFORMER
     ]
-    return ("holds" if all(ahead) else "holds in part" if any(ahead) else "does not hold here"), finding
+    return "holds" if all(ahead) else "holds in part" if any(ahead) else "does not hold here"

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Series, Verdict, is_less
-from heed.claims.runs import train_runs
+from heed.claims.runs import results_of, train_runs
 from heed.inference.open import load
 from heed.microworld import words
 from heed.microworld.corpus import DatasetSplit, Example, split_of
@@ -39,7 +39,6 @@ _SETTINGS = {
     "model.positions": "rotary",
     "model.dropout": 0.0,
     "model.attention_dropout": 0.0,
-    "training.tokens_per_batch": 128,  # of answers; passages are about ten times as long
     "training.schedule": "cosine",
     "training.learning_rate": 3e-3,
     "training.warmup_steps": 100,
@@ -63,17 +62,19 @@ class ReadingSize:
     sentences: int  # in the longest passage
     steps: int
     width: int
+    tokens: int  # of answers per batch; passages are about ten times as long
 
     def settings(self, seed: int) -> dict[str, Any]:
         """The settings of one run."""
         sizes = {"model.d_model": self.width, "model.d_ff": 4 * self.width, "training.max_steps": self.steps}
+        sizes["training.tokens_per_batch"] = self.tokens
         return {**_SETTINGS, **sizes, "training.checkpoint_every": self.steps, "training.seed": seed}
 
 
 SIZES: dict[Scale, ReadingSize] = {
-    "smallest": ReadingSize(exercises=30, tests=2, sentences=2, steps=2, width=8),
-    "small": ReadingSize(exercises=50_000, tests=200, sentences=3, steps=3000, width=64),
-    "full": ReadingSize(exercises=200_000, tests=500, sentences=8, steps=8000, width=128),
+    "smallest": ReadingSize(exercises=30, tests=2, sentences=2, steps=2, width=8, tokens=128),
+    "small": ReadingSize(exercises=50_000, tests=200, sentences=3, steps=3000, width=64, tokens=128),
+    "full": ReadingSize(exercises=200_000, tests=500, sentences=6, steps=3000, width=128, tokens=512),
 }
 
 
@@ -174,20 +175,25 @@ def measure(context: Context) -> list[Panel]:
         }
         for seed in context.seeds
     }
-    values: dict[str, list[list[float]]] = {TRANSFORMER: [], BASELINE: []}
-    for length in lengths:
-        of_seeds = [(seed, tests[seed][length]) for seed in context.seeds]
-        values[TRANSFORMER].append([_exact(folders[f"seed={seed}"], test) for seed, test in of_seeds])
-        values[BASELINE].append([_guessed(seed, test) for seed, test in of_seeds])
-    x = [float(length) for length in lengths]
-    series = [Series(name, x, shares) for name, shares in values.items()]
+    shares = results_of(
+        context, _exact, {str(seed): (folders[f"seed={seed}"], list(tests[seed].values())) for seed in context.seeds}
+    )
+    guessed = [[_guessed(seed, of_length) for of_length in tests[seed].values()] for seed in context.seeds]
+    series = [
+        Series.of_runs(TRANSFORMER, lengths, list(shares.values())),
+        Series.of_runs(BASELINE, lengths, guessed),
+    ]
     return [Panel("sentences in the passage", "share of exact answers", series)]
 
 
-def _exact(folder: Path, tests: list[Exercise]) -> float:
-    """The share of questions that a model answers with exactly the right words."""
-    outputs = load(folder).translate([test.source for test in tests], beam=1, align=False, split="line")
-    return sum(output.text == test.answer for output, test in zip(outputs, tests, strict=True)) / len(tests)
+def _exact(folder: Path, tests: list[list[Exercise]]) -> list[float]:
+    """The share of questions that a model answers with exactly the right words, in each of the tests."""
+    translator = load(folder)
+    shares = []
+    for test in tests:
+        outputs = translator.translate([each.source for each in test], beam=1, align=False, split="line")
+        shares.append(sum(output.text == each.answer for output, each in zip(outputs, test, strict=True)) / len(test))
+    return shares
 
 
 def _guessed(seed: int, tests: list[Exercise]) -> float:

@@ -22,7 +22,7 @@ _DEPTHS: dict[Scale, tuple[int, ...]] = {
     "small": (2, 4, 8, 16, 32),
     "full": (2, 4, 8, 16, 32, 64),
 }
-_DEEP: dict[Scale, int] = {"smallest": 3, "small": 6, "full": 12}
+_DEEP: dict[Scale, int] = {"smallest": 3, "small": 6, "full": 8}
 WITH, WITHOUT = "with residuals", "without residuals"
 _REMOVED = {"model.without": "residuals"}
 

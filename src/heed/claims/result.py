@@ -6,7 +6,7 @@ Enters: measured numbers. Leaves: JSON and back, means with 95 % intervals, and 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -32,6 +32,11 @@ class Series:
     name: str
     x: list[float]
     values: list[list[float]]
+
+    @classmethod
+    def of_runs(cls, name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> "Series":
+        """The curve of several runs, each of which gave a value for each x."""
+        return cls(name, [float(at) for at in x], [list(values) for values in zip(*runs, strict=True)])
 
     def at(self, x: float) -> float:
         """The mean at this x."""
@@ -95,6 +100,8 @@ class ClaimResult:
     hardware: str
     date: str
     seconds: float
+    corpus: str = ""  # the natural text that was measured on: names, sizes and digests of its files
+    notes: list[str] = field(default_factory=list)  # how the models were chosen, for example
 
     def write(self, path: Path) -> None:
         """Write JSON; a number that is not finite becomes null."""

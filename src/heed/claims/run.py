@@ -1,31 +1,81 @@
 """Runs claims and keeps their results: NAME.json and a chart per panel in a folder, which is not measured again."""
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from heed.claims.claim import Claim, Context
+from heed.claims.parallel_corpus import ParallelCorpus
+from heed.claims.processes import default_jobs
 from heed.claims.result import ClaimResult, Scale
-from heed.errors import ConfigError
+from heed.errors import ConfigError, HeedError
 
 
-def run_claim(claim: Claim, scale: Scale, folder: Path, report: Callable[[str], None]) -> ClaimResult:
-    """The result of a claim, read from the folder if it is there, else measured and written to it."""
+def run_claim(
+    claim: Claim,
+    scale: Scale,
+    folder: Path,
+    report: Callable[[str], None],
+    *,
+    corpus: ParallelCorpus | None = None,
+    jobs: int | None = None,
+) -> ClaimResult:
+    """The result of a claim, read from the folder if it is there, else measured and written to it.
+
+    corpus: natural text, for claims that need it. jobs: models to train at the same time; none: as many as there are
+    cores.
+    """
     file = folder / f"{claim.name}.json"
     if file.exists():
         result = ClaimResult.read(file)
         if result.scale != scale:
             raise ConfigError(f"{file} has the scale {result.scale!r}, not {scale!r}: choose another folder")
+        if claim.needs_corpus and corpus is not None and result.corpus != corpus.description:
+            raise ConfigError(
+                f"{file} was measured on another corpus ({result.corpus}), not on {corpus.description}: choose another "
+                "folder"
+            )
         report(f"{claim.name}: as measured on {result.date} ({file})")
         return result
     folder.mkdir(parents=True, exist_ok=True)
     report(f"{claim.name}: measuring …")
-    context = Context(scale, folder / (claim.runs or claim.name), lambda message: report(f"{claim.name}: {message}"))
+    runs, jobs = folder / (claim.runs or claim.name), default_jobs(scale) if jobs is None else jobs
+    context = Context(scale, runs, lambda message: report(f"{claim.name}: {message}"), jobs, corpus)
     result = claim.run(context)
     for name, svg in charts(result).items():
         (folder / name).write_text(svg, encoding="utf-8")
     result.write(file)
     report(f"{claim.name}: {result.verdict}, after {result.seconds:.0f} s")
     return result
+
+
+def run_claims(
+    claims: Sequence[Claim],
+    scale: Scale,
+    folder: Path,
+    report: Callable[[str], None],
+    *,
+    corpus: ParallelCorpus | None = None,
+    jobs: int | None = None,
+) -> tuple[list[ClaimResult], list[str]]:
+    """The results of several claims, and the names of those that failed: an error is reported and stops no other.
+
+    Claims that need a corpus are left out, and reported, where there is none.
+    """
+    results, failed = [], []
+    for claim in claims:
+        if claim.needs_corpus and corpus is None and not (folder / f"{claim.name}.json").exists():
+            report(f"{claim.name}: left out, since it needs a parallel corpus and none is given")
+            continue
+        try:
+            results.append(run_claim(claim, scale, folder, report, corpus=corpus, jobs=jobs))
+        except HeedError as error:
+            report(f"{claim.name}: {error}")
+            failed.append(claim.name)
+        except Exception:  # a bug in one experiment must not cost the results of the others
+            report(f"{claim.name}: {traceback.format_exc()}")
+            failed.append(claim.name)
+    return results, failed
 
 
 def charts(result: ClaimResult) -> dict[str, str]:

@@ -1,54 +1,50 @@
-"""Trains the models of an experiment with heed's own trainer, several at a time; finished ones are not trained again.
+"""Trains the models of an experiment with heed's own trainer, several at a time; what is there is not trained again."""
 
-Small models gain little from a second thread, so on a CPU each is trained in a process of its own with one thread.
-"""
-
-import multiprocessing
-from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from heed.artifacts.manifest import MANIFEST
 from heed.claims.claim import Context
+from heed.claims.processes import JobResult, run_jobs
+from heed.errors import TrainingError
 from heed.training.train import train
 
 
 def train_runs(context: Context, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
     """The folder of each trained model, by name. runs: the arguments of `heed.train` of each.
 
-    An interrupted run continues from its last checkpoint.
+    An interrupted run continues from its last checkpoint. Where a run fails, the others are finished before the error.
     """
     folders = {name: context.folder / name for name in runs}
-    todo = {name: dict(runs[name]) for name, folder in folders.items() if not (folder / MANIFEST).exists()}
-    jobs = min(len(todo), context.jobs)
-    if jobs <= 1:
-        for number, (name, arguments) in enumerate(todo.items(), 1):
-            context.report(f"training model {number} of {len(todo)}: {name}")
-            _train(folders[name], arguments)
-        return folders
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_use_one_thread) as pool:
-        waiting = {pool.submit(_train, folders[name], arguments): name for name, arguments in todo.items()}
-        try:
-            _report_each(context, waiting)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    todo = {name: (folder, dict(runs[name])) for name, folder in folders.items() if not (folder / MANIFEST).exists()}
+    if todo:
+        context.report(f"training {len(todo)} models")
+        results_of(context, train_model, todo, "trained model {} of {}: {}")
     return folders
 
 
-def _report_each(context: Context, waiting: Mapping[Future[None], str]) -> None:
-    context.report(f"training {len(waiting)} models")
-    for number, future in enumerate(as_completed(waiting), 1):
-        future.result()
-        context.report(f"trained model {number} of {len(waiting)}: {waiting[future]}")
+def results_of(
+    context: Context, work: Callable[..., JobResult], jobs: Mapping[str, tuple[Any, ...]], message: str = ""
+) -> dict[str, JobResult]:
+    """What `work` returns for the arguments of each job, several at a time; raises once all are done if one failed.
+
+    message: reported after each job, with its number, the number of jobs and its name.
+    """
+    results: dict[str, JobResult] = {}
+
+    def finished(name: str, result: JobResult) -> None:
+        results[name] = result
+        if message:
+            context.report(message.format(len(results), len(jobs), name))
+
+    errors = run_jobs(jobs, work, finished, context.jobs, context.report)
+    if errors:
+        described = "; ".join(f"{name}: {error}" for name, error in errors.items())
+        raise TrainingError(f"{len(errors)} of {len(jobs)} jobs failed ({described}); the others need not be repeated")
+    return results
 
 
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def _train(folder: Path, arguments: dict[str, Any]) -> None:
+def train_model(folder: Path, arguments: Mapping[str, Any]) -> None:
+    """Train one model, or continue its training."""
     train(out=folder, resume=True, cache=folder.parent / "cache", **arguments)

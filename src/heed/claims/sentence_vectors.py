@@ -117,7 +117,7 @@ def measure(context: Context) -> list[Panel]:
 def _series(groups: Sequence[int], values: dict[str, list[list[float]]]) -> list[Series]:
     """One curve per representation; values: for each seed those by number of groups."""
     x = [4.0 * count for count in groups]
-    return [Series(name, x, [list(of_x) for of_x in zip(*seeds, strict=True)]) for name, seeds in values.items()]
+    return [Series.of_runs(name, x, seeds) for name, seeds in values.items()]
 
 
 def _representations(folder: Path, seed: int) -> dict[str, Representation]:

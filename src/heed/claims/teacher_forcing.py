@@ -6,8 +6,8 @@ Measured is the time to compute the logits of a target of T tokens in one pass, 
 import torch
 
 from heed.claims.claim import Context
+from heed.claims.cost import device_of, seconds
 from heed.claims.result import Panel, Scale, Series, Verdict
-from heed.claims.timing import device_of, seconds
 from heed.config import ModelConfig
 from heed.model.transformer import Transformer
 

@@ -26,7 +26,6 @@ _BASE = {
     "model.norm": "pre",
     "model.dropout": 0.1,
     "model.attention_dropout": 0.0,
-    "training.tokens_per_batch": 1024,
     "training.schedule": "cosine",
     "training.learning_rate": 3e-3,
     "training.warmup_steps": 100,
@@ -42,7 +41,7 @@ _BASE = {
 _RATES: dict[Scale, tuple[float, ...]] = {
     "smallest": (3e-3,),
     "small": (1e-3, 3e-3, 1e-2),
-    "full": (5e-4, 1e-3, 3e-3, 1e-2),
+    "full": (1e-3, 3e-3, 1e-2),
 }
 LOSS, EXACT = "validation loss", "share of exact translations"
 
@@ -56,18 +55,20 @@ class TranslationSize:
     steps: int
     validations: int
     width: int
+    tokens: int  # per batch
 
     def settings(self) -> dict[str, Any]:
         """The settings of the base model."""
         every = self.steps // self.validations
         sizes = {"model.d_model": self.width, "model.d_ff": 4 * self.width, "training.max_steps": self.steps}
+        sizes["training.tokens_per_batch"] = self.tokens
         return {**_BASE, **sizes, "training.validate_every": every, "training.checkpoint_every": self.steps}
 
 
 SIZES: dict[Scale, TranslationSize] = {
-    "smallest": TranslationSize(pairs=20, validation_pairs=4, steps=1, validations=1, width=16),
-    "small": TranslationSize(pairs=10_000, validation_pairs=300, steps=600, validations=6, width=64),
-    "full": TranslationSize(pairs=50_000, validation_pairs=1000, steps=4000, validations=8, width=128),
+    "smallest": TranslationSize(pairs=20, validation_pairs=4, steps=1, validations=1, width=16, tokens=1024),
+    "small": TranslationSize(pairs=10_000, validation_pairs=300, steps=600, validations=6, width=64, tokens=1024),
+    "full": TranslationSize(pairs=50_000, validation_pairs=1000, steps=1200, validations=6, width=128, tokens=4096),
 }
 
 

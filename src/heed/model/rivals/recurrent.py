@@ -44,10 +44,15 @@ class Recurrence(nn.Module):
     def forward(
         self, x: Float[Tensor, "*tokens D"], layout: Layout, past: RecurrentState | None = None
     ) -> Float[Tensor, "*tokens D"]:
-        """past: the state after earlier tokens, updated in place; None: all tokens are given at once."""
-        if past is None:
-            return over_rows(x, layout, self._whole)
-        return layout.from_rows(self._continue(layout.to_rows(x), layout.token_mask, past))
+        """past: the state after earlier tokens, updated in place; None: all tokens are given at once.
+
+        Autocast, which would run cuDNN's recurrence in float16, whose small gradients are 0, is off here.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(next(self.cell.parameters()).dtype)
+            if past is None:
+                return over_rows(x, layout, self._whole)
+            return layout.from_rows(self._continue(layout.to_rows(x), layout.token_mask, past))
 
     def _whole(self, rows: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         if not self.cell.bidirectional:  # padding comes last and changes no earlier output
