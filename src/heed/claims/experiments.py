@@ -21,6 +21,7 @@ from heed.claims import (
     scaling_training,
     sentence_vectors,
     teacher_forcing,
+    translation_positions,
     warmup,
 )
 from heed.claims.claim import Claim
@@ -78,6 +79,13 @@ CLAIMS = {
             positions.measure,
             positions.judge_length,
             runs="positions",
+        ),
+        Claim(
+            "translation-positions",
+            "Translation needs positional encodings, and sinusoidal ones generalise to longer sequences.",
+            "paper, section 3.5",
+            translation_positions.measure,
+            translation_positions.judge,
         ),
         Claim(
             "teacher-forcing",
