@@ -63,7 +63,7 @@ def fused_attention(
     pattern: AttentionPattern,
     dropout: float,
 ) -> Float[Tensor, "*targets H K"]:
-    """Attention through torch's fused kernels, which never materialise the weights."""
+    """Attention through torch's fused kernels, which do not materialise the weights, except on a CPU with dropout."""
     with sdpa_kernel(_SDPA_BACKENDS):
         heads = functional.scaled_dot_product_attention(
             _by_head(pattern.queries.to_rows(queries)),
