@@ -12,9 +12,9 @@ from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from heed.backends.cuda.attention import packed_self_attention
+from heed.backends.cuda.linear import linear
 from heed.backends.fused_weights import concat_linear, cross_kv_projections, qkv_projections
 from heed.model.attention import AttentionContext, KeysValues, MultiHeadAttention
 from heed.model.layers import Decoder, DecoderLayer
@@ -34,7 +34,7 @@ class FusedQKVAttention(MultiHeadAttention):
         _share_state(part, self)
 
     def self_attend(self, x: Float[Tensor, "tokens D"], context: AttentionContext) -> Float[Tensor, "tokens D"]:
-        qkv = functional.linear(x, *concat_linear(qkv_projections(self))).unflatten(-1, (3, *self.split))
+        qkv = linear(x, *concat_linear(qkv_projections(self))).unflatten(-1, (3, *self.split))
         dropout = self.dropout if self.training else 0.0
         if context.rotation is None:
             heads = packed_self_attention(qkv, context.pattern, dropout)
@@ -54,9 +54,7 @@ class FusedKVDecoder(Decoder):
     def keys_values(self, memory: Float[Tensor, "sources D"]) -> tuple[KeysValues, ...]:
         """Keys and values of the encoder output, for each layer."""
         projections, split = cross_kv_projections(self), cast("DecoderLayer", self.layers[0]).attention.split
-        each = (
-            functional.linear(memory, *concat_linear(projections)).unflatten(-1, (len(projections), *split)).unbind(-3)
-        )
+        each = linear(memory, *concat_linear(projections)).unflatten(-1, (len(projections), *split)).unbind(-3)
         return tuple(zip(each[::2], each[1::2], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Triton kernels of training: cross-entropy with its gradient, and the backward pass of layer norm."""
+"""Triton kernels of training: cross-entropy with its gradient, layer norm and its backward pass, and column sums."""
 
 import triton
 import triton.language as tl
@@ -33,6 +33,22 @@ def cross_entropy_gradient(logits, tgt_out, losses, vocab_size, pad_id, smoothin
 
 
 @triton.jit
+def layer_norm(X, weight, bias, output, count, width, eps, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Each program normalises one tile of rows."""
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.arange(0, BLOCK_D)
+    in_bounds = column < width
+    exists = (row < count)[:, None] & in_bounds[None, :]
+    offset = row[:, None].to(tl.int64) * width + column[None, :]
+    x = tl.load(X + offset, mask=exists, other=0.0).to(tl.float32)
+    centered = tl.where(exists, x - (tl.sum(x, 1) / width)[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(centered * centered, 1) / width + eps)
+    scale = tl.load(weight + column, mask=in_bounds, other=0.0).to(tl.float32)
+    shift = tl.load(bias + column, mask=in_bounds, other=0.0).to(tl.float32)
+    tl.store(output + offset, centered * rstd[:, None] * scale[None, :] + shift[None, :], mask=exists)
+
+
+@triton.jit
 def layer_norm_backward(
     X, grad_out, weight, grad_x, grad_weight, grad_bias, count, width, eps, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr
 ):  # fmt: skip
@@ -63,3 +79,18 @@ def layer_norm_backward(
         tl.store(grad_x + offset, gradient, mask=exists)
     tl.store(grad_weight + program * width + column, grad_weight_sum, mask=in_bounds)
     tl.store(grad_bias + program * width + column, grad_bias_sum, mask=in_bounds)
+
+
+@triton.jit
+def column_sums(X, sums, count, width, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Each program adds up every n-th tile of rows of its columns and stores the sums in its row of `sums`."""
+    program = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    in_bounds = column < width
+    total = tl.zeros((BLOCK_D,), tl.float32)
+    for start in range(program * BLOCK_M, count, tl.num_programs(0) * BLOCK_M):
+        row = start + tl.arange(0, BLOCK_M)
+        offset = row[:, None].to(tl.int64) * width + column[None, :]
+        tile = tl.load(X + offset, mask=(row < count)[:, None] & in_bounds[None, :], other=0.0)
+        total += tl.sum(tile.to(tl.float32), 0)
+    tl.store(sums + program * width + column, total, mask=in_bounds)
