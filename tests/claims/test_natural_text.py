@@ -18,7 +18,7 @@ from heed.claims.natural_models import SIZES, SearchedSettings, best_of, describ
 from heed.claims.natural_runs import FinishedRun, Runs, vocabulary
 from heed.claims.parallel_corpus import ParallelCorpus, length_groups
 from heed.claims.parameters import parameters
-from heed.claims.processes import run_jobs
+from heed.claims.processes import JobPool, run_jobs
 from heed.claims.quality import MODELS, TRANSFORMER, VECTOR
 from heed.claims.result import ClaimResult, Panel, Scale, Series
 from heed.claims.run import run_claim, run_claims
@@ -93,14 +93,14 @@ def test_a_finished_run_is_known_by_its_line_of_json(
 ) -> None:
     context = Context("smallest", tmp_path / "a", lambda _: None)
     runs = one_run(context, parallel_corpus)
-    finished = Runs(context, parallel_corpus).finished(runs)
+    finished = Runs(context, parallel_corpus, JobPool(1)).finished(runs)
     line = (tmp_path / "a" / natural_runs.RUNS).read_text()
     assert FinishedRun.from_json(line) == finished["GRU"]
     elsewhere = replace(context, folder=tmp_path / "b")
     elsewhere.folder.mkdir()
     (elsewhere.folder / natural_runs.RUNS).write_text(line)
     monkeypatch.setattr(natural_runs, "train_model", pytest.fail)
-    assert Runs(elsewhere, parallel_corpus).finished(runs) == finished
+    assert Runs(elsewhere, parallel_corpus, JobPool(1)).finished(runs) == finished
 
 
 def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path: Path, parallel_corpus: ParallelCorpus) -> None:
@@ -108,7 +108,7 @@ def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path: Path, paralle
     context = Context("smallest", tmp_path, reports.append)
     runs = one_run(context, parallel_corpus)
     broken = {"broken": {**runs["GRU"], "model.heads": 3}}
-    assert list(Runs(context, parallel_corpus).finished({**broken, **runs})) == ["GRU"]
+    assert list(Runs(context, parallel_corpus, JobPool(1)).finished({**broken, **runs})) == ["GRU"]
     assert any(report.startswith("left out: broken: ") and "heads = 3" in report for report in reports)
 
 
@@ -133,7 +133,7 @@ def dies_once(file: str) -> int:
 
 def test_jobs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     code = (
-        "from heed.claims.processes import run_jobs\n"
+        "from heed.claims.processes import JobPool, run_jobs\n"
         "from tests.claims.test_natural_text import sleeps\n"
         f"jobs = {{name: ({str(tmp_path)!r} + '/' + name,) for name in 'ab'}}\n"
         "if __name__ == '__main__':\n    run_jobs(jobs, sleeps, print, 2, print)\n"

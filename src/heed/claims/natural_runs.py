@@ -13,7 +13,7 @@ from typing import Any
 
 from heed.claims.claim import Context
 from heed.claims.parallel_corpus import ParallelCorpus, length_groups
-from heed.claims.processes import run_jobs
+from heed.claims.processes import JobPool
 from heed.claims.runs import train_model
 from heed.config import DataConfig
 from heed.evaluation.metrics import bleu
@@ -55,6 +55,7 @@ class Runs:
 
     context: Context
     corpus: ParallelCorpus
+    pool: JobPool
 
     def finished(self, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, FinishedRun]:
         """Each run trained and tested, by name; those that failed are left out, and reported.
@@ -81,14 +82,14 @@ class Runs:
 
         if jobs:
             self.context.report(f"training {len(jobs)} models")
-            errors = run_jobs(jobs, train_and_test, record, self.context.jobs, self.context.report)
+            errors = self.pool.run(jobs, train_and_test, record, self.context.report)
             for name, error in errors.items():
                 self.context.report(f"left out: {name}: {error}")
         return {name: done[name] for name in settings if name in done}
 
     def alone(self) -> "Runs":
         """These runs one after the other, so that their times can be compared."""
-        return replace(self, context=replace(self.context, jobs=1))
+        return replace(self, pool=JobPool(1))
 
     def _recorded(self) -> dict[str, FinishedRun]:
         file = self.context.folder / RUNS

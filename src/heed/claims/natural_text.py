@@ -22,6 +22,7 @@ from heed.claims.natural_models import (
     start,
 )
 from heed.claims.natural_runs import FinishedRun, Runs, groups_of, vocabulary
+from heed.claims.processes import JobPool
 from heed.claims.quality import MODELS, TRANSFORMER, VECTOR, transformer_ahead
 from heed.claims.result import Panel, Series, Verdict
 from heed.errors import ConfigError, TrainingError
@@ -34,12 +35,13 @@ def measure(context: Context) -> list[Panel]:
     """BLEU by steps, by training time and by source length, each model with its best settings."""
     if context.corpus is None:
         raise ConfigError("this claim needs a parallel corpus: give --source, --target, --valid-source, --valid-target")
-    size, runs = SIZES[context.scale], Runs(context, context.corpus)
-    vocab_size = vocabulary(context, context.corpus)
-    chosen = _search(runs, size, vocab_size)
-    context.notes.extend(described(model, candidate, size, vocab_size) for model, candidate in chosen.items())
-    of_models = _trained(runs, chosen, size, vocab_size)
-    step_seconds = _step_seconds(runs, chosen, size, vocab_size)
+    size, vocab_size = SIZES[context.scale], vocabulary(context, context.corpus)
+    with JobPool(context.jobs) as pool:
+        runs = Runs(context, context.corpus, pool)
+        chosen = _search(runs, size, vocab_size)
+        context.notes.extend(described(model, candidate, size, vocab_size) for model, candidate in chosen.items())
+        step_seconds = _step_seconds(runs, chosen, size, vocab_size)
+        of_models = _trained(runs, chosen, size, vocab_size)
     context.notes.append(
         "seconds per training step, one model at a time: "
         + ", ".join(f"{model} {seconds:.3g}" for model, seconds in step_seconds.items())
@@ -90,11 +92,11 @@ def _with_steps(of_model: Mapping[str, Any], seed: int, steps: int, validate_eve
 def _trained(
     runs: Runs, chosen: Mapping[str, SearchedSettings], size: NaturalTextSize, vocab_size: int
 ) -> dict[str, list[FinishedRun]]:
-    """The runs of each model with all seeds."""
+    """The runs of each model with all seeds; all models with the first seed come first."""
     names = {
         f"{model}, {candidate}, seed {seed}": (model, seed)
-        for model, candidate in chosen.items()
         for seed in runs.context.seeds
+        for model, candidate in chosen.items()
     }
     done = runs.finished(
         {

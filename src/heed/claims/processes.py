@@ -35,6 +35,62 @@ def default_jobs(scale: Scale) -> int:
     return min(_MAX_GPU_JOBS, os.cpu_count() or 1) if has_gpu() else torch.get_num_threads()
 
 
+class JobPool:
+    """Processes that are started at the first jobs and kept for later ones: each imports torch and opens the GPU once.
+
+    With one process, the jobs run in this one.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._size = processes
+        self._workers: SimpleQueue[_JobProcess] = SimpleQueue()
+        self._started = 0
+
+    def __enter__(self) -> "JobPool":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for _ in range(self._started):
+            self._workers.get().close()
+
+    def run(
+        self,
+        jobs: Mapping[str, tuple[Any, ...]],
+        work: Callable[..., JobResult],
+        finished: Callable[[str, JobResult], None],
+        report: Report,
+    ) -> dict[str, str]:
+        """Call `work` with the arguments of each job, the first ones first; returns the errors by name.
+
+        finished: called with each result.
+        """
+        if self._size <= 1:
+            return _run_here(jobs, work, finished, report)
+        for _ in range(self._started, min(len(jobs), self._size)):
+            self._workers.put(_JobProcess())
+            self._started += 1
+        errors = {}
+        with ThreadPoolExecutor(self._size) as pool:
+            futures = {pool.submit(self._run, work, arguments): name for name, arguments in jobs.items()}
+            try:
+                for future in as_completed(futures):
+                    if (error := future.exception()) is None:
+                        finished(futures[future], future.result())
+                    else:
+                        errors[futures[future]] = _reported(futures[future], error, report)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return errors
+
+    def _run(self, work: Callable[..., JobResult], arguments: tuple[Any, ...]) -> JobResult:
+        worker = self._workers.get()
+        try:
+            return worker.run(work, arguments)
+        finally:
+            self._workers.put(worker)
+
+
 def run_jobs(
     jobs: Mapping[str, tuple[Any, ...]],
     work: Callable[..., JobResult],
@@ -42,40 +98,9 @@ def run_jobs(
     processes: int,
     report: Report,
 ) -> dict[str, str]:
-    """Call `work` with the arguments of each job; returns the errors by name. finished: called with each result.
-
-    With one process, the jobs run in this one.
-    """
-    processes = min(len(jobs), processes)
-    if processes <= 1:
-        return _run_here(jobs, work, finished, report)
-    workers: SimpleQueue[_JobProcess] = SimpleQueue()
-    for _ in range(processes):
-        workers.put(_JobProcess())
-
-    def run(arguments: tuple[Any, ...]) -> JobResult:
-        worker = workers.get()
-        try:
-            return worker.run(work, arguments)
-        finally:
-            workers.put(worker)
-
-    errors = {}
-    with ThreadPoolExecutor(processes) as pool:
-        futures = {pool.submit(run, arguments): name for name, arguments in jobs.items()}
-        try:
-            for future in as_completed(futures):
-                if (error := future.exception()) is None:
-                    finished(futures[future], future.result())
-                else:
-                    errors[futures[future]] = _reported(futures[future], error, report)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-        finally:
-            for _ in range(processes):
-                workers.get().close()
-    return errors
+    """Run jobs in a pool of their own."""
+    with JobPool(min(len(jobs), processes)) as pool:
+        return pool.run(jobs, work, finished, report)
 
 
 class _JobProcess:

@@ -46,6 +46,7 @@ class StringTaskSize:
     width: int  # d_model of the Transformer
     tokens: int  # per batch
     decoder_layers: int = 2
+    max_tokens: int = 256  # of a string: longer ones would be left out
 
     def shape(self) -> dict[str, Any]:
         """The settings of a Transformer of this size."""
@@ -172,6 +173,7 @@ def _arguments(pairs: Path, model: dict[str, Any], seed: int, size: StringTaskSi
     """The arguments of `heed.train` for one model."""
     settings = {**_TRAINING, **{f"model.{name}": value for name, value in model.items()}}
     every = max(1, size.steps // 2)
+    settings["data.max_tokens"] = size.max_tokens
     lengths = {"max_steps": size.steps, "checkpoint_every": every, "tokens_per_batch": size.tokens}
     settings |= {"training.seed": seed, **{f"training.{name}": value for name, value in lengths.items()}}
     return {"pairs": pairs, "preset": "tiny", "settings": settings}

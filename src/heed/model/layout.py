@@ -113,6 +113,11 @@ class Packed:
         return torch.arange(self.max_seqlen, device=self.cu_seqlens.device) < self.cu_seqlens.diff()[:, None]
 
     @_cached_property
+    def lengths(self) -> Int[Tensor, "B"]:
+        """The length of each sequence, in host memory: read once, however many layers need it."""
+        return self.cu_seqlens.diff().cpu()
+
+    @_cached_property
     def padded_index(self) -> Int[Tensor, "N"]:
         """Each token's index in the flattened (B·T) padded rows."""
         return self.sequence_ids * self.max_seqlen + self.positions

@@ -44,7 +44,7 @@ class GatedConvolution(nn.Module):
             return over_rows(x, layout, self._whole)
         return layout.from_rows(self._continue(layout.to_rows(x), layout.token_mask, past))
 
-    def _whole(self, rows: Float[Tensor, "B T D"], _mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def _whole(self, rows: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         before = self._neighbours if self.causal else self._neighbours // 2
         padded = functional.pad(rows, (0, 0, before, self._neighbours - before))
         return self._gated(padded)

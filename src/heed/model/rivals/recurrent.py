@@ -4,6 +4,7 @@ Enters: hidden states in any layout. Leaves: hidden states in the same layout. A
 directions, half of the width each; a decoder's runs forward and can continue from a `RecurrentState`.
 """
 
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from heed.config import ModelConfig
-from heed.model.layout import Layout
+from heed.model.layout import Layout, Packed
 from heed.model.rivals.rows import over_rows
 
 HiddenStates: TypeAlias = tuple[Float[Tensor, "1 R D"], ...]  # of an LSTM hidden state and cell, of a GRU hidden state
@@ -51,13 +52,13 @@ class Recurrence(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(next(self.cell.parameters()).dtype)
             if past is None:
-                return over_rows(x, layout, self._whole)
+                return over_rows(x, layout, partial(self._whole, layout=layout))
             return layout.from_rows(self._continue(layout.to_rows(x), layout.token_mask, past))
 
-    def _whole(self, rows: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def _whole(self, rows: Float[Tensor, "B T D"], layout: Layout) -> Float[Tensor, "B T D"]:
         if not self.cell.bidirectional:  # padding comes last and changes no earlier output
             return self.cell(rows)[0]
-        lengths = mask.sum(1).clamp(min=1).cpu()
+        lengths = layout.lengths if isinstance(layout, Packed) else layout.token_mask.sum(1).clamp(min=1).cpu()
         packed = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(self.cell(packed)[0], batch_first=True, total_length=rows.shape[1])[0]
 
