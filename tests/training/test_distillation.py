@@ -10,7 +10,7 @@ import pytest
 import heed
 from heed.artifacts.folder import read_model_folder
 from heed.inference.translator import Translator
-from heed.training import distillation
+from heed.training import synthetic_pairs
 from tests.training.examples import RecordingListener
 
 SETTINGS: dict[str, Any] = {
@@ -114,10 +114,46 @@ def test_a_student_has_the_settings_of_its_first_teacher_unless_a_preset_is_give
     assert (run.model.d_model, run.training.seed, run.search.beam) == (128, 1, 2)
 
 
+def test_reverse_teachers_translate_the_targets_which_get_further_sources(teachers: list[Path], tmp_path: Path) -> None:
+    listener = RecordingListener()
+    run = heed.distil(*teachers, out=tmp_path / "student", reverse=teachers, settings=SETTINGS, listener=listener)
+    text, pairs = tmp_path / "student/distilled", words_and_reversed(90)
+    for number, teacher in enumerate(teachers, 1):
+        for corpus, part in ((1, pairs[:40]), (2, pairs[40:70])):
+            targets = [target for _, target in part]
+            sources = whole_translations(teacher, sources=targets)
+            assert rows(text / f"reverse-{number}-{corpus}.jsonl") == list(zip(sources, targets, strict=True))
+    corpora = read_model_folder(run.folder).trained["texts"]["training"]
+    assert [corpus["weight"] for corpus in corpora] == [1, 2] * 4
+    assert f"translating the targets with {teachers[1]}" in "\n".join(listener.notes)
+    assert f"translating the sources with {teachers[0]} + {teachers[1]}" in "\n".join(listener.notes)
+
+
+def test_a_reverse_teacher_of_the_same_direction_is_an_error(tmp_path: Path) -> None:
+    pairs = write_tsv(tmp_path / "pairs.tsv", words_and_reversed(40))
+    for name, source, target in (("forth", "en", "fr"), ("back", "fr", "en"), ("other", "fr", "de")):
+        settings = {**SETTINGS, "data.source_language": source, "data.target_language": target}
+        heed.train(pairs=pairs, settings=settings, out=tmp_path / name)
+    forth, back, other = (tmp_path / name for name in ("forth", "back", "other"))
+    for wrong, languages in ((forth, "en to fr"), (other, "fr to de")):
+        with pytest.raises(heed.ConfigError, match=f"{wrong} translates {languages}: a reverse teacher .* fr to en"):
+            heed.distil(forth, reverse=[wrong], out=tmp_path / "student", settings=SETTINGS)
+    assert not (tmp_path / "student").exists()
+    heed.distil(forth, reverse=[back], out=tmp_path / "student", settings=SETTINGS)
+
+
+def test_a_distillation_resumes_only_with_the_teachers_it_began_with(teachers: list[Path], tmp_path: Path) -> None:
+    heed.distil(teachers[0], out=tmp_path / "student", settings=SETTINGS)
+    for first, reverse in ((teachers[1], []), (teachers[0], [teachers[1]])):
+        with pytest.raises(heed.ConfigError, match="student was begun with other teachers"):
+            heed.distil(first, out=tmp_path / "student", reverse=reverse, settings=SETTINGS, resume=True)
+    heed.distil(teachers[0], out=tmp_path / "student", settings=SETTINGS, resume=True)
+
+
 def test_an_interrupted_distillation_resumes_and_gives_the_same_student(
     teachers: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distillation, "_CHUNK", 8)
+    monkeypatch.setattr(synthetic_pairs, "_CHUNK", 8)
     whole = heed.distil(*teachers, out=tmp_path / "whole", settings=SETTINGS)
     translate, calls = Translator.translate, []
 

@@ -127,7 +127,16 @@ def test_training_leaves_the_models_modules_alone_and_dropout_follows_the_seed(
     assert nn.Dropout in modules
 
 
-@pytest.mark.parametrize("can_compile", [False, True])
+@pytest.mark.parametrize(
+    "can_compile",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code())),
+        ),
+    ],
+)
 def test_a_sharded_model_gets_fast_dropout_modules_in_place(can_compile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "missing_for_compiled_code", lambda: None if can_compile else "no compiler")
     model = Transformer(SMALL)

@@ -1,4 +1,4 @@
-"""`heed distil`: trains a student on the text of its teachers and on their translations of it."""
+"""`heed distil`: trains a student on the text of its teachers and on translations of it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,16 +16,24 @@ def distil(
         list[Path], typer.Argument(help="Run folders of heed train; several are an ensemble and share a vocabulary.")
     ],
     out: Annotated[Path, out_option("Folder to write the student's run to; created if it does not exist.")],
+    reverse: Annotated[
+        list[Path],
+        typer.Option(
+            help="Model folder of the opposite direction, whose translations of the targets are further sources; may "
+            "be given several times."
+        ),
+    ] = [],
     preset: options.PresetOption = None,
     config: options.ConfigOption = None,
     set_: options.SetOption = [],
     resume: ResumeOption = False,
     cache: options.CacheOption = None,
 ) -> None:
-    """Train a student on the text of its teachers and on their translations of it (knowledge distillation).
+    """Train a student on the text of its teachers and on translations of it (knowledge distillation).
 
     The teachers translate the source text they were trained on; the student is trained on the original pairs and on
-    these. Text and settings are those of the first teacher; --preset replaces its model and training settings.
+    these. With --reverse, models of the opposite direction also translate the target text. Text and settings are those
+    of the first teacher; --preset replaces its model and training settings.
     """
     settings = from_options(set_)
     setting_layers(config, settings, None, None, None, preset)  # reports mistakes before torch loads
@@ -35,6 +43,7 @@ def distil(
         distil_model(
             *teachers,
             out=out,
+            reverse=reverse,
             preset=preset,
             config=config,
             settings=settings,

@@ -19,7 +19,7 @@ from heed.model.transformer import replace_modules
 
 def linear(x: Float[Tensor, "*N I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"]) -> Float[Tensor, "*N O"]:
     """`functional.linear`, with a faster gradient of the bias."""
-    return _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return _LinearFunction.apply(x, weight, bias)  # type: ignore[no-untyped-call]
 
 
 class TritonLinear(nn.Module):
@@ -38,7 +38,7 @@ def use_triton_linear(model: nn.Module) -> None:
     replace_modules(model, nn.Linear, lambda layer: layer if layer.bias is None else TritonLinear(layer))
 
 
-class _Linear(torch.autograd.Function):
+class _LinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)

@@ -1,0 +1,117 @@
+"""Pairs written to JSON Lines files: those of a corpus, and those of which models translated one side.
+
+Enters: surveyed corpora and the folders of models. Leaves: one file per corpus, `NAME-1.jsonl`, `NAME-2.jsonl`, …
+Translating takes a while, so an unfinished file is continued after its last complete line.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from heed.inference.open import load
+from heed.inference.translator import Translator
+from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.prepare import SurveyedCorpora
+from heed.training.step_log import Listener
+
+_CHUNK = 1000  # texts translated at a time: enough to batch sentences of similar length
+
+
+def write_pairs(surveyed: SurveyedCorpora, folder: Path, name: str) -> list[str]:
+    """Write the pairs of each corpus to a file; returns the paths."""
+    files = _files(surveyed, folder, name)
+    for file, (corpus, _) in zip(files, surveyed, strict=True):
+        if not file.exists():
+            _unfinished(file).unlink(missing_ok=True)
+            _append(_unfinished(file), read_pairs(corpus))
+            _unfinished(file).replace(file)
+    return [str(file) for file in files]
+
+
+def translate_corpora(
+    models: Sequence[str | os.PathLike[str]],
+    surveyed: SurveyedCorpora,
+    folder: Path,
+    name: str,
+    listener: Listener,
+    *,
+    reverse: bool = False,
+) -> list[str]:
+    """Write each corpus with one side replaced by the translation of the other; returns the paths.
+
+    models: one model, or several as an ensemble. reverse: they translate the targets, so the sources are replaced.
+    """
+    files = _files(surveyed, folder, name)
+    if not all(file.exists() for file in files):
+        translator = load(*(os.fspath(model) for model in models))
+        side = "targets" if reverse else "sources"
+        listener.note(
+            f"translating the {side} with {' + '.join(map(str, models))}, backend {translator.backend.choice}"
+        )
+        truncated = 0
+        for file, (corpus, survey) in zip(files, surveyed, strict=True):
+            if not file.exists():
+                truncated += _translate_corpus(translator, corpus, survey.pairs, file, reverse, listener)
+        if truncated:
+            listener.note(f"{truncated:,} translations reached the length limit and are left out")
+    return [str(file) for file in files]
+
+
+def _translate_corpus(
+    translator: Translator, corpus: Corpus, total: int, file: Path, reverse: bool, listener: Listener
+) -> int:
+    """Append translations to an unfinished file until it is complete; returns how many were truncated.
+
+    A truncated translation is written as an empty one: training leaves it out, and the lines stay aligned.
+    """
+    unfinished, truncated = _unfinished(file), 0
+    done = _complete_lines(unfinished)
+    pairs = islice(read_pairs(corpus), done, None)
+    while chunk := list(islice(pairs, _CHUNK)):
+        listener.work("translating", done, total)
+        results = translator.translate([pair.target if reverse else pair.source for pair in chunk], align=False)
+        texts = ["" if result.truncated else result.text for result in results]
+        _append(
+            unfinished,
+            (
+                Pair(text, pair.target, 0) if reverse else Pair(pair.source, text, 0)
+                for pair, text in zip(chunk, texts, strict=True)
+            ),
+        )
+        truncated += sum(result.truncated for result in results)
+        done += len(chunk)
+    listener.work("translating", done, total)
+    unfinished.replace(file)
+    return truncated
+
+
+def _files(surveyed: SurveyedCorpora, folder: Path, name: str) -> list[Path]:
+    return [folder / f"{name}-{number}.jsonl" for number, _ in enumerate(surveyed, 1)]
+
+
+def _unfinished(file: Path) -> Path:
+    return file.with_name(f".{file.name}.writing")
+
+
+def _append(file: Path, pairs: Iterable[Pair]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.writelines(_rows(pairs))
+
+
+def _rows(pairs: Iterable[Pair]) -> Iterator[str]:
+    for pair in pairs:
+        yield json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False) + "\n"
+
+
+def _complete_lines(file: Path) -> int:
+    """The number of lines of a file whose writing was interrupted; an incomplete last line is removed."""
+    if not file.exists():
+        return 0
+    content = file.read_bytes()
+    complete = content[: content.rfind(b"\n") + 1]
+    if len(complete) < len(content):
+        file.write_bytes(complete)
+    return complete.count(b"\n")
