@@ -80,7 +80,8 @@ def _layer_norm_backward(grad_out: Tensor, x: Tensor, weight: Tensor, eps: float
     grad_x = torch.empty_like(x)
     sums = torch.empty(2, program_count, width, dtype=torch.float32, device=x.device)
     programs.layer_norm_backward[(program_count,)](x, grad_out, weight, grad_x, *sums, count, width, eps, **tile)
-    return grad_x, *(add_partial_sums(each, weight.dtype) for each in sums)
+    grad_weight, grad_bias = (add_partial_sums(each, weight.dtype) for each in sums)
+    return grad_x, grad_weight, grad_bias
 
 
 @_layer_norm_backward.register_fake
