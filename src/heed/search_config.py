@@ -70,7 +70,7 @@ class SearchConfig(Settings):
 
 
 class TranslateConfig(Settings):
-    """How a text is split for translation."""
+    """How a text is split and normalised for translation."""
 
     split: SplitMode = Field(
         "sentences",
@@ -83,4 +83,9 @@ class TranslateConfig(Settings):
         default=True,
         description="Translate ALL CAPS, Title Case, runs of spaces and texts without a final stop in the style of the "
         "training text.",
+    )
+    correct_spelling: bool = Field(
+        default=False,
+        description="Correct misspelt source words by the words of the training sources, which training then stores "
+        "in the model folder. Set by training, depending on the corpus.",
     )

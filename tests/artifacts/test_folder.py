@@ -24,6 +24,7 @@ from heed.untrusted import parse_json
 from tests.damage import Damage, replace_by
 from tests.interop.engine_models import folder
 from tests.model.examples import COMBINATIONS
+from tests.serving.folders import make_folder
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +272,15 @@ def test_invalid_or_hostile_json_is_refused(content: bytes, message: str, copy: 
         parse_json(content)
     rewrite(copy, config_json=content)
     assert f"{copy / 'config.json'} is damaged: " in refusal(copy)
+
+
+def test_a_folder_that_corrects_spelling_needs_its_lexicon(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", correct_spelling=True)
+    assert read_model_folder(folder).lexicon is not None
+    rewrite(folder, lexicon_json=b'{"texts": 0}')
+    assert f"{folder / 'lexicon.json'}: texts: Input should be greater than 0" in refusal(folder)
+    rewrite(folder, lexicon_json=None)
+    assert "has no lexicon.json, which translate.correct_spelling = true needs" in refusal(folder)
 
 
 # Paths that are not model folders.

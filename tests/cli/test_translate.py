@@ -9,6 +9,7 @@ import pytest
 import heed
 from tests.cli.command import ONE_THREAD, heed_command
 from tests.cli.command import heed as command
+from tests.serving.folders import make_folder
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,32 @@ def test_sampling_does_not_depend_on_lines_per_batch(model: Path, lines: str) ->
     assert run.stdout.decode().split("\n")[:-1] == [
         " ".join(translation.text.splitlines()) for translation in translations
     ]
+
+
+def test_corrected_words_are_counted_and_shown_also_after_quantising(tmp_path: Path) -> None:
+    model, quantized = make_folder(tmp_path / "model", correct_spelling=True), tmp_path / "int8"
+    assert command("quantize", str(model), "--out", str(quantized)).returncode == 0
+    for folder in (model, quantized):
+        run = translate(folder, b"The brid.\nThe bird.\n")
+        (note,) = [line for line in run.stderr.decode().splitlines() if "misspelt" in line]
+        assert note == (
+            "note: 1 word in 1 of 2 texts corrected as misspelt, being rare or absent in the training text: "
+            "brid → bird; --set translate.correct_spelling=false translates them as they are"
+        )
+        lines = run.stdout.splitlines()
+        assert lines[0] == lines[1]
+        off = command("translate", str(folder), "--text", "The brid.", "--set", "translate.correct_spelling=false")
+        assert off.stdout.strip().encode() != lines[0]
+        assert "misspelt" not in off.stderr
+    (tmp_path / "in.jsonl").write_text('{"source": "The brid."}\n')
+    row = json.loads(command("translate", str(model), str(tmp_path / "in.jsonl")).stdout)
+    assert row["corrections"] == [{"word": "brid", "replacement": "bird"}]
+
+
+def test_spelling_is_not_corrected_without_the_words_of_the_training_text(model: Path) -> None:
+    run = command("translate", str(model), "--text", "a", "--set", "translate.correct_spelling=true")
+    assert run.returncode == 2
+    assert "error: translate.correct_spelling = true needs the words of the training text, which" in run.stderr
 
 
 def test_texts_may_be_arguments(model: Path) -> None:

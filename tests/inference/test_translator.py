@@ -16,8 +16,11 @@ from heed.decoding.alignment import word_alignment
 from heed.decoding.forced_decoding import token_log_probs
 from heed.errors import InputError
 from heed.inference.translation import Translation, restored
+from heed.search_config import TranslateConfig
+from heed.text.lexicon import Lexicon
 from heed.text.normalization import Normalizer, TextStyle
 from heed.text.sentence_split import SourceLengths, Splitter
+from heed.text.spelling import Correction, SpellingCorrector
 from heed.text.tokenizer import Tokenizer
 from tests.serving.folders import make_folder
 
@@ -94,6 +97,23 @@ def test_the_tokens_of_a_translation_that_loses_its_stop_are_as_many_as_before()
         Translation("Ein Hund.", **ids, tokens=("Ein", " Hund."), source_tokens=("A", " dog", ".")), source
     )
     assert (result.text, result.tokens, result.source_tokens) == ("EIN HUND", ("EIN", " HUND"), ("A", " DOG", ""))
+
+
+def test_a_misspelt_text_is_translated_as_if_it_were_spelt_correctly() -> None:
+    normalizer = Normalizer(TextStyle(0.0, 0.0, 0.0, 0.0), SpellingCorrector(Lexicon.from_texts(TEXTS * 50)))
+    settings = [make()], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12), 40
+    translator = Translator(*settings, settings=TranslateConfig(correct_spelling=True), normalizer=normalizer)
+    plain, misspelt = translator.translate(["the bird sees the dog", "the brid sees the  dog"], nbest=2, beam=2)
+    assert misspelt.corrections == (Correction("brid", "bird"),)
+    assert (plain.corrections, plain.normalized, misspelt.normalized) == ((), False, True)
+    assert (misspelt.text, misspelt.alignment) == (plain.text, plain.alignment)
+    assert "".join(misspelt.source_tokens) == "the bird sees the dog"
+    assert [other.text for other in misspelt.alternatives] == [other.text for other in plain.alternatives]
+    (lines,) = translator.translate(["the brid\na dgo runs"])
+    assert [str(correction) for correction in lines.corrections] == ["brid → bird", "dgo → dog"]
+    assert "".join(translator.stream("the brid")) == translator.translate(["the bird"], beam=1)[0].text
+    translator.settings = TranslateConfig()
+    assert translator.translate(["the brid"])[0].corrections == ()
 
 
 def test_with_a_prefix_the_case_of_a_text_is_kept() -> None:

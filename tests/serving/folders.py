@@ -9,7 +9,9 @@ from heed import ModelConfig, RunConfig, SearchConfig, Transformer
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
+from heed.search_config import TranslateConfig
 from heed.text.language_identification import trigram_profile
+from heed.text.lexicon import Lexicon
 from heed.text.tokenizer import Tokenizer
 
 ENGLISH = ["A dog runs.", "The cat sees a bird and the old dog.", "This is the house that they want to see with him."]
@@ -78,10 +80,12 @@ def make_folder(
     max_length: int | None = 12,
     broken: bool = False,
     ends: bool = True,
+    correct_spelling: bool = False,
 ) -> Path:
     """A translation model. Its weights are so large that rounding errors do not change the most probable token.
 
-    broken: the weights overflow, and the output is nan. ends: if False, it never predicts EOS.
+    broken: the weights overflow, and the output is nan. ends: if False, it never predicts EOS. correct_spelling: by the
+    words of `ENGLISH`.
     """
     torch.manual_seed(seed)
     size = TOKENIZER.vocab_size
@@ -97,6 +101,7 @@ def make_folder(
         model=config,
         data=DataConfig(tokenizer="characters", source_language=source, target_language=target, max_tokens=60),
         search=SearchConfig(beam=2, max_length=max_length, no_repeat_ngram=1 if ends else None),
+        translate=TranslateConfig(correct_spelling=correct_spelling),
     )
     texts = {"en": ENGLISH, "de": GERMAN}
     trained = {
@@ -107,5 +112,6 @@ def make_folder(
             if code in texts
         },
     }
-    write_folder(folder, model_files(model.state_dict(), run, trained, (TOKENIZER, TOKENIZER), "# A card\n"))
+    lexicon = Lexicon.from_texts(ENGLISH * 20) if correct_spelling else None
+    write_folder(folder, model_files(model.state_dict(), run, trained, (TOKENIZER, TOKENIZER), "# A card\n", lexicon))
     return folder

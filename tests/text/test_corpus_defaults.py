@@ -26,7 +26,7 @@ DOCUMENTS = TextStatistics(texts=1000, characters=400, alphabet=90, new_words=0.
 
 def settings(**training: Any) -> dict[str, dict[str, Any]]:
     tiny = {"tokens_per_batch": 4096, "schedule": "inverse-sqrt", **training}
-    return {"data": {}, "model": {"d_model": 128, "dropout": 0.3}, "training": tiny}
+    return {"data": {}, "model": {"d_model": 128, "dropout": 0.3}, "training": tiny, "translate": {}}
 
 
 def chosen(
@@ -67,13 +67,20 @@ def test_only_short_strings_of_new_words_are_tokenised_by_character(
 
 
 def test_sentences_keep_the_regularisation_of_the_preset() -> None:
-    assert chosen(SENTENCES, SENTENCES) == {"tokenizer": "bpe", "learning_rate": 5e-3}
+    assert chosen(SENTENCES, SENTENCES) == {"tokenizer": "bpe", "learning_rate": 5e-3, "correct_spelling": True}
 
 
 @pytest.mark.parametrize("side", [SHORT_STRINGS, CLOSED])
 def test_predictable_text_is_regularised_less_and_learned_more_slowly(side: TextStatistics) -> None:
     values = chosen(side, side, on_gpu=True)
     assert (values["dropout"], values["label_smoothing"], values["learning_rate"]) == (0.1, 0.0, 5e-3)
+
+
+def test_spelling_is_corrected_where_few_source_words_are_new() -> None:
+    assert "correct_spelling" in chosen(SENTENCES, SHORT_STRINGS)
+    for source in (replace(SENTENCES, new_words=0.11), SHORT_STRINGS, CHINESE):
+        assert "correct_spelling" not in chosen(source, SENTENCES)
+    assert "correct_spelling" not in chosen(SENTENCES, SENTENCES, user={"data": {"tokenizer": "characters"}})
 
 
 def test_on_a_cpu_predictable_text_gets_more_and_smaller_batches() -> None:
@@ -103,7 +110,7 @@ def test_a_gpu_gets_larger_batches() -> None:
 
 
 def test_the_schedule_of_the_paper_has_its_own_learning_rate_and_batches() -> None:
-    assert chosen(SENTENCES, SENTENCES, on_gpu=True, schedule="paper").keys() == {"tokenizer"}
+    assert chosen(SENTENCES, SENTENCES, on_gpu=True, schedule="paper").keys() == {"tokenizer", "correct_spelling"}
 
 
 def test_settings_of_the_user_are_never_changed() -> None:

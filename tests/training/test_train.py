@@ -20,6 +20,7 @@ from heed.artifacts.manifest import verify
 from heed.artifacts.tensors import read_tensors
 from heed.decoding.engine import max_output_lengths
 from heed.decoding.forced_decoding import token_log_probs
+from heed.text.lexicon import Lexicon
 from heed.text.normalization import TextStyle
 from heed.training.step_log import StepReport, Validation, read_journal
 from tests.cli.command import heed as command
@@ -256,14 +257,27 @@ def test_outputs_many_times_as_long_as_their_sources_are_within_the_fitted_limit
     assert note.endswith("; the longest training target has 89")
 
 
-def test_a_model_folder_has_the_style_of_its_training_sources_unless_normalisation_is_off(
+def test_a_model_folder_has_the_style_of_its_training_sources(
     texts: dict[str, Any], cache: Path, tmp_path: Path
 ) -> None:
     for normalize in (True, False):
         settings = {**SETTINGS, "training.max_steps": 1, "translate.normalize": normalize}
-        run = heed.train(**texts, out=tmp_path / f"{normalize}", cache=cache, settings=settings)
-        style = heed.load(run.folder).normalizer.style
-        assert style == (TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=0.0) if normalize else None)
+        translator = heed.load(
+            heed.train(**texts, out=tmp_path / f"{normalize}", cache=cache, settings=settings).folder
+        )
+        assert translator.normalizer.style == TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=0.0)
+        (translation,) = translator.translate(["ABC  ABC"])
+        assert translation.normalized == normalize
+
+
+def test_a_model_folder_has_the_words_of_its_training_sources_where_spelling_is_corrected(
+    texts: dict[str, Any], cache: Path, tmp_path: Path
+) -> None:
+    sources = Path(texts["source"]).read_text().splitlines()
+    for correct in (True, False):
+        settings = {**SETTINGS, "training.max_steps": 1, "translate.correct_spelling": correct}
+        run = heed.train(**texts, out=tmp_path / f"{correct}", cache=cache, settings=settings)
+        assert read_model_folder(run.folder).lexicon == (Lexicon.from_texts(sources) if correct else None)
 
 
 def test_many_pairs_over_the_token_limit_and_words_split_into_letters_are_warned_of(

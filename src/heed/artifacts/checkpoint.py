@@ -299,5 +299,5 @@ def average_checkpoints(run: Path, last: int, out: Path) -> list[Path]:
     trained = {**newest.trained, "average_of": [path.name for path in paths]}
     card = without_scores(read_card(newest.path))
     card += f"\nIts weights are the mean of {len(paths)} checkpoints: {json.dumps([path.name for path in paths])}.\n"
-    write_folder(out, model_files(mean, newest.run, trained, newest.tokenizers, card))
+    write_folder(out, model_files(mean, newest.run, trained, newest.tokenizers, card, newest.lexicon))
     return paths

@@ -3,6 +3,7 @@
     config.json          the model's settings, and how it was trained
     model.safetensors    its weights; model.int8.safetensors if they are quantised (quantization.py)
     tokenizer.json       the (target) tokenizer; source_tokenizer.json if the source has a separate one
+    lexicon.json         the words of the training sources, if misspelt ones are corrected
     README.md            the model card
     manifest.json        the sha256 of each file and the format's version; written last
 
@@ -24,10 +25,11 @@ from typing_extensions import TypedDict  # pydantic takes this one in Python 3.1
 
 from heed.artifacts.manifest import MANIFEST, Manifest, huggingface_hint
 from heed.artifacts.weights import check_sizes, check_weights, read_header, read_weights
-from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, json_bytes
+from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, LEXICON, json_bytes
 from heed.config import RunConfig, TokenizerName
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.torch_state import torch_defaults
+from heed.text.lexicon import Lexicon
 from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerPair
 from heed.untrusted import short_repr
 
@@ -49,6 +51,7 @@ class ModelFolder:
     run: RunConfig
     trained: dict[str, Any]  # how the model was trained: data, steps, scores
     tokenizers: TokenizerPair  # source and target
+    lexicon: Lexicon | None = None  # of the training sources
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """The settings that a run initialised from this model takes over."""
@@ -113,7 +116,7 @@ def read_model_folder(path: Path) -> ModelFolder:
         )
     check_weights(run.model, read_header(path / weights), path / weights, quantized=weights == INT8_WEIGHTS)
     manifest.verify()
-    return ModelFolder(path, run, trained, tokenizers)
+    return ModelFolder(path, run, trained, tokenizers, read_lexicon(manifest, run))
 
 
 def parse_settings(config: Mapping[str, Any], path: Path) -> RunConfig:
@@ -143,6 +146,21 @@ def read_tokenizers(manifest: Manifest, run: RunConfig) -> TokenizerPair:
         manifest.require(SOURCE_TOKENIZER)
     check_tokenizers(run, (source, target), manifest.path)
     return source, target
+
+
+def read_lexicon(manifest: Manifest, run: RunConfig) -> Lexicon | None:
+    """The lexicon of the training sources, which models that correct spelling need."""
+    if LEXICON not in manifest:
+        if run.translate.correct_spelling:
+            raise FolderError(
+                f"{manifest.path} has no {LEXICON}, which translate.correct_spelling = true needs: only training "
+                "writes it"
+            )
+        return None
+    try:
+        return Lexicon.from_json(manifest.read_file(LEXICON))
+    except DataError as error:
+        raise FolderError(f"{manifest.path / LEXICON}: {error}") from None
 
 
 def check_tokenizers(run: RunConfig, tokenizers: TokenizerPair, path: Path) -> None:
@@ -192,6 +210,7 @@ def model_files(
     trained: Mapping[str, Any],
     tokenizers: TokenizerPair,
     card: str,
+    lexicon: Lexicon | None = None,
 ) -> dict[str, bytes]:
     """The files of a model folder, by name."""
     from safetensors.torch import save  # noqa: PLC0415 - torch takes seconds to import
@@ -206,4 +225,6 @@ def model_files(
     }
     if source is not target:
         files[SOURCE_TOKENIZER] = source.to_json().encode()
+    if lexicon is not None:
+        files[LEXICON] = lexicon.to_json()
     return files

@@ -123,7 +123,12 @@ def write_quantized(path: Path, out: Path) -> tuple[int, int]:
     card = without_scores(read_card(path))
     card += "\nIts weights were quantised to int8 by `heed quantize`; scores measured before that may differ.\n"
     files = model_files(
-        as_tensors(weights), folder.run, {**folder.trained, "quantized": "int8"}, folder.tokenizers, card
+        as_tensors(weights),
+        folder.run,
+        {**folder.trained, "quantized": "int8"},
+        folder.tokenizers,
+        card,
+        folder.lexicon,
     )
     size_before = len(files.pop(WEIGHTS))
     files[INT8_WEIGHTS] = to_bytes(quantize_weights(weights))

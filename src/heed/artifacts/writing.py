@@ -21,10 +21,11 @@ from heed.errors import FolderError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+LEXICON = "lexicon.json"  # words of the training sources, for spelling correction
 EXPORTED = "heed.json"  # in a folder exported for another engine, beside the engine's files
 INT8_WEIGHTS = "model.int8.safetensors"  # the weights of a quantised model (quantization.py)
 PUBLISHING = ".publishing"  # in a folder whose model is being replaced: the complete new one
-_OPTIONAL = frozenset(("source_tokenizer.json", INT8_WEIGHTS, EXPORTED))  # files that not every model folder has
+_OPTIONAL = frozenset(("source_tokenizer.json", LEXICON, INT8_WEIGHTS, EXPORTED))  # not every model folder has them
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

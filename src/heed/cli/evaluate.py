@@ -18,7 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from heed.cli import options
-from heed.cli.options import EnsembleOption, SearchSetOption, SplitOption, open_translator, out_option, search_settings
+from heed.cli.options import (
+    EnsembleOption,
+    SplitOption,
+    TranslateSetOption,
+    decoding_settings,
+    open_translator,
+    out_option,
+)
 from heed.cli.output import (
     TranslationCounts,
     TranslationProgress,
@@ -32,7 +39,6 @@ from heed.cli.output import (
     write_card,
 )
 from heed.errors import DataError
-from heed.search_config import SplitMode, TranslateConfig
 from heed.text.corpus import Corpus, read_lines, read_pairs
 from heed.training.corpora import PairFileOptions
 
@@ -75,7 +81,7 @@ def evaluate(
     out: Annotated[Path | None, out_option("File to write the model's translations to.")] = None,
     ensemble: EnsembleOption = [],
     split: SplitOption = None,
-    set_: SearchSetOption = [],
+    set_: TranslateSetOption = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     card: Annotated[
         bool, typer.Option(help="Write the scores into the model card, README.md in the model folder.")
@@ -93,14 +99,14 @@ def evaluate(
         labelled = None if pairs is None else replace(reading.corpora([pairs])[0], labelled=True)
         _evaluate_task(model, text, labelled, files, resamples, as_json=as_json, card=card)
         return
-    search = search_settings(set_)
-    _check_options(model, files, out, search)
+    search, settings = decoding_settings(set_, split)
+    _check_options(model, files, out, settings | search)
     lines = _read(files)
     _check_tokenizer(tokenize, lines["reference"])
     counts: dict[str, int] = {}
     if model is not None:
-        translator = open_translator(model, ensemble, search, engine=None)
-        lines["hypothesis"], counts = _translated(translator, lines["source"], split)
+        translator = open_translator(model, ensemble, search, engine=None, translate=settings)
+        lines["hypothesis"], counts = _translated(translator, lines["source"], by_default=split is None)
         if out is not None:
             out.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
     result = _score(lines, tokenize, resamples, show)
@@ -111,11 +117,11 @@ def evaluate(
         result.print_tables(_titles(model, files, lines), lines)
     if model is not None and card and not ensemble:  # an ensemble's score is not the model's
         test_set = " + ".join(Path(_display_name(files[name])).name for name in ("source", "reference"))
-        decoding = ", ".join(f"{name}={value}" for name, value in sorted(search.items()))
+        decoding = ", ".join(f"{name}={value}" for name, value in sorted((search | settings).items()))
         write_card(model, test_set, (lines["source"], lines["reference"]), result.scores, decoding)
 
 
-def _check_options(model: Path | None, files: Mapping[str, str], out: Path | None, search: dict[str, Any]) -> None:
+def _check_options(model: Path | None, files: Mapping[str, str], out: Path | None, settings: dict[str, Any]) -> None:
     """Report mistakes in the options before a model translates for minutes."""
     if "reference" not in files:
         raise DataError("no reference: expected --reference, --text or --pairs")
@@ -124,7 +130,7 @@ def _check_options(model: Path | None, files: Mapping[str, str], out: Path | Non
         raise DataError(f"expected a model folder, or --hypothesis with translations to score: found {inputs}")
     if model is not None and "source" not in files:
         raise DataError(f"{model} needs source text to translate: expected --source")
-    if model is None and (out is not None or search):
+    if model is None and (out is not None or settings):
         raise DataError("--out and --set need a model folder that translates: --hypothesis is a file of translations")
     if out is not None:
         for name, path in files.items():
@@ -170,20 +176,17 @@ def _check_tokenizer(tokenize: str, references: list[str]) -> None:
         )
 
 
-def _translated(
-    translator: "Translator", sources: list[str], split: SplitMode | None
-) -> tuple[list[str], dict[str, int]]:
-    """The model's translations, each as one line, and how many were truncated, split or normalised."""
-    if split is not None:
-        translator.settings = TranslateConfig(split=split)
+def _translated(translator: "Translator", sources: list[str], *, by_default: bool) -> tuple[list[str], dict[str, int]]:
+    """The model's translations, each as one line, and how many were truncated, split, normalised or corrected."""
     typer.echo(f"translating {len(sources):,} sentences …", err=True)
     with TranslationProgress(len(sources)) as progress:
         translations = translator.translate(sources, align=False, report=partial(progress.update_batch, len(sources)))
     counts = TranslationCounts()
     counts.add(translations)
-    print_notes(counts.notes(translator.search, by_default=split is None))
+    print_notes(counts.notes(translator.search, by_default=by_default))
     lines = [" ".join(translation.text.splitlines()) for translation in translations]
-    return lines, {"truncated": counts.truncated, "split": counts.split, "normalized": counts.normalized}
+    names = ("truncated", "split", "normalized", "corrected")
+    return lines, {name: getattr(counts, name) for name in names}
 
 
 @dataclass(frozen=True)

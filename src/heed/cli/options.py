@@ -7,6 +7,7 @@ a file, and a `Translator`. Imports torch only when a model is opened.
 import shutil
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ import typer
 
 from heed.errors import ConfigError, DataError
 from heed.interop.engine_names import EngineName
-from heed.search_config import SearchConfig, SplitMode
+from heed.search_config import SearchConfig, SplitMode, TranslateConfig
 
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
@@ -78,6 +79,14 @@ CacheOption = Annotated[
 ]
 SearchSetOption = Annotated[
     list[str], typer.Option("--set", help="A decoding setting, such as search.beam=5; may be given several times.")
+]
+TranslateSetOption = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        help="A setting of search or translate, such as search.beam=5 or translate.correct_spelling=false; may be "
+        "given several times.",
+    ),
 ]
 SplitOption = Annotated[
     SplitMode | None,
@@ -151,10 +160,25 @@ def search_settings(set_options: list[str], beam: int | None = None, nbest: int 
     return search
 
 
+def decoding_settings(
+    set_options: list[str], split: SplitMode | None, beam: int | None = None, nbest: int | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of search and of translate, from --set, --split, --beam and --nbest, validated."""
+    own = [option for option in set_options if option.startswith("translate.")]
+    search = search_settings([option for option in set_options if option not in own], beam, nbest)
+    translate = from_options(own).get("translate", {}) | ({} if split is None else {"split": split})
+    TranslateConfig.model_validate(translate)
+    return search, translate
+
+
 def open_translator(
-    model: Path, others: list[Path], search: dict[str, Any], engine: EngineName | None = "heed"
+    model: Path,
+    others: list[Path],
+    search: dict[str, Any],
+    engine: EngineName | None = "heed",
+    translate: Mapping[str, Any] | None = None,
 ) -> "Translator":
-    """A translator of a model folder; search settings that are not given are the folder's.
+    """A translator of a model folder; settings of search and translate that are not given are the folder's.
 
     others: folders of the other models of an ensemble. engine: None is the engine the folder was exported for.
     """
@@ -165,6 +189,12 @@ def open_translator(
     if "beam" not in search and not settings["sample"]:
         settings["beam"] = max(settings["beam"], settings["nbest"])
     translator.search = SearchConfig.model_validate(settings)
+    translator.settings = TranslateConfig.model_validate(translator.settings.model_dump() | dict(translate or {}))
+    if translator.settings.correct_spelling and translator.normalizer.spelling is None:
+        raise ConfigError(
+            f"translate.correct_spelling = true needs the words of the training text, which {model} does not have: "
+            "train with --set translate.correct_spelling=true"
+        )
     return translator
 
 

@@ -6,8 +6,9 @@ rich where something is drawn with it.
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from types import TracebackType
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from heed.evaluation.metrics import Score
     from heed.inference.translation import Translation
+    from heed.text.spelling import Correction
 
 _UNLIMITED_WIDTH = 100_000
+_EXAMPLES = 5  # of corrected words in a note
 
 
 def output_console() -> "Console":
@@ -51,12 +54,16 @@ class TranslationCounts:
     segments: int = 0  # of the split texts
     truncated: int = 0  # texts truncated at the length limit
     normalized: int = 0  # texts whose case, spaces or final stop were changed before translation
+    corrected: int = 0  # texts with corrected words
+    corrections: "Counter[Correction]" = field(default_factory=Counter)
 
     def add(self, translations: "Sequence[Translation]") -> None:
         for best in translations:
             self.texts += 1
             self.truncated += best.truncated or any(other.truncated for other in best.alternatives)
             self.normalized += best.normalized
+            self.corrected += bool(best.corrections)
+            self.corrections.update(best.corrections)
             if len(best.segments) > 1:
                 self.split += 1
                 self.segments += len(best.segments)
@@ -73,6 +80,14 @@ class TranslationCounts:
             notes.append(
                 f"{self.normalized:,} of {self.texts:,} texts are in capitals or title case, have runs of spaces or no "
                 "final stop, unlike the training text, and were translated in its style (translate.normalize)"
+            )
+        if self.corrected:
+            examples = ", ".join(str(correction) for correction, _ in self.corrections.most_common(_EXAMPLES))
+            notes.append(
+                f"{counted(self.corrections.total(), 'word')} in {self.corrected:,} of {self.texts:,} texts corrected "
+                f"as misspelt, being rare or absent in the training text: {examples}"
+                f"{', …' if len(self.corrections) > _EXAMPLES else ''}; --set translate.correct_spelling=false "
+                "translates them as they are"
             )
         if self.truncated:
             bound = LengthBound(search.max_length_ratio, search.max_length_extra)

@@ -9,7 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,15 +19,14 @@ import typer
 from heed.cli.options import (
     EngineOption,
     EnsembleOption,
-    SearchSetOption,
     SplitOption,
+    TranslateSetOption,
+    decoding_settings,
     open_translator,
-    search_settings,
 )
 from heed.cli.output import TranslationCounts, TranslationProgress, print_notes
 from heed.decoding.alignment import word_alignment
 from heed.errors import DataError, HeedError
-from heed.search_config import TranslateConfig
 from heed.text.corpus import Corpus, location, read_lines, read_pairs
 from heed.text.rows import get_text, parse_object, read_members, write_members
 
@@ -92,7 +91,7 @@ def translate(
         bool, typer.Option("--verbose", "-v", help="Print which backend translates, and why, on standard error.")
     ] = False,
     lines: Annotated[int, typer.Option(min=1, help="Lines per batch; 1: translate each line as it arrives.")] = 512,
-    set_: SearchSetOption = [],
+    set_: TranslateSetOption = [],
 ) -> None:
     """Translate text from files, standard input or the command line, line by line.
 
@@ -100,15 +99,13 @@ def translate(
     translation as an additional column, a JSON object as an additional key; the rest is unchanged. With --nbest above
     1, each output row starts with the number of its input line.
     """
-    search = search_settings(set_, beam=beam, nbest=nbest)
+    search, settings = decoding_settings(set_, split, beam, nbest)
     if text and files:
         raise DataError(f"expected --text or files to translate, not both: found --text and {files[0]}")
-    translator = open_translator(model, ensemble, search, engine)
+    translator = open_translator(model, ensemble, search, engine, settings)
     if verbose:
         print_notes([f"backend {translator.backend.choice}"])
     output = _OutputOptions(translator.search.nbest, scores, alignment, target_key)
-    if split is not None:
-        translator.settings = TranslateConfig(split=split)
     if not files and not text and sys.stdin.isatty():
         _translate_interactively(translator, output)
         return
@@ -216,6 +213,8 @@ def _as_json(translations: "tuple[Translation, ...]", output: _OutputOptions) ->
     if output.alignment:
         members["alignment"] = _pharaoh(best)
     members |= {name: True for name in ("truncated", "normalized") if getattr(best, name)}
+    if best.corrections:
+        members["corrections"] = [asdict(correction) for correction in best.corrections]
     if output.nbest > 1:
         members["alternatives"] = [{"text": other.text, "score": other.score} for other in alternatives]
     return members
@@ -241,6 +240,8 @@ def _translate_interactively(translator: "Translator", output: _OutputOptions) -
             print_notes(["the translation reached the length limit and is truncated"])
         if best.normalized:
             print_notes(["case, spaces or the final stop were changed before translation, as in the training text"])
+        if best.corrections:
+            print_notes([f"spelling corrected: {', '.join(map(str, best.corrections))}"])
 
 
 def score(

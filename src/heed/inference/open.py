@@ -28,6 +28,7 @@ from heed.model.torch_state import torch_defaults
 from heed.search_config import SearchConfig
 from heed.text.normalization import Normalizer, TextStyle
 from heed.text.sentence_split import Splitter
+from heed.text.spelling import SpellingCorrector
 
 if TYPE_CHECKING:
     import heed.interpret.tokens
@@ -200,7 +201,10 @@ def _with_folder_settings(
     """A translator with the settings and the training record of a folder."""
     run = folder.run
     splitter = Splitter.from_config(run.data, folder.trained)
-    normalizer = Normalizer(TextStyle.from_json(folder.trained.get("style")) if run.translate.normalize else None)
+    normalizer = Normalizer(
+        TextStyle.from_json(folder.trained.get("style")),
+        None if folder.lexicon is None else SpellingCorrector(folder.lexicon),
+    )
     engine, max_tokens = Engine(backend), run.data.max_tokens
     return Translator(models, folder.tokenizers, run.search, max_tokens, engine, splitter, run.translate, normalizer)
 

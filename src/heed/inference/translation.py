@@ -10,6 +10,7 @@ from heed.decoding.engine import max_output_lengths
 from heed.search_config import SearchConfig
 from heed.text.normalization import NormalizedText
 from heed.text.sentence_split import TextSegment
+from heed.text.spelling import Correction
 from heed.text.tokenizer import TokenizerPair
 
 
@@ -36,21 +37,26 @@ class Translation:
     truncated: bool = False  # the length limit, not the model, ended it or one of its segments
     segments: tuple[Segment, ...] = ()  # in order
     normalized: bool = False  # the text, or a segment of it, was changed before translation: case, spaces or final stop
+    corrections: tuple[Correction, ...] = ()  # the misspelt words that were replaced before translation
 
 
 def restored(translation: Translation, source: NormalizedText) -> Translation:
     """The translation of a normalised text, in the case and with the outer white space of the original."""
-    if source.original is None:
+    if not source.is_changed:
         return translation
     text = source.without_stop(translation.text)
     tokens = _without_end(translation.tokens, len(translation.text) - len(text))
+    source_tokens = _without_end(translation.source_tokens, len(source.stop))
+    if source.original is not None and not source.corrections:  # corrected words are shown as they were translated
+        source_tokens = _spelt_as(source.original, source_tokens)
     return replace(
         translation,
         text=source.restore(text),
         tokens=_spelt_as(source.restore_case(text), tokens),
-        source_tokens=_spelt_as(source.original, _without_end(translation.source_tokens, len(source.stop))),
+        source_tokens=source_tokens,
         alternatives=tuple(restored(alternative, source) for alternative in translation.alternatives),
-        normalized=True,
+        normalized=source.original is not None,
+        corrections=source.corrections,
     )
 
 
@@ -103,8 +109,9 @@ def _concatenate(results: Sequence[Translation | None], text_segments: Sequence[
         source_offset += len(text_segment.text) + len(text_segment.after)
     truncated = any(result.truncated for result in results if result is not None)
     normalized = any(result.normalized for result in results if result is not None)
+    corrections = tuple(correction for result in results if result is not None for correction in result.corrections)
     columns = (tuple(ids), tuple(tokens), tuple(source_tokens), tuple(alignment), (), truncated, tuple(segments))
-    return Translation(text, score, log_prob, *columns, normalized)
+    return Translation(text, score, log_prob, *columns, normalized, corrections)
 
 
 def space_before(segment: TextSegment, written: str) -> str:

@@ -240,11 +240,13 @@ class Translator:
         return self.backend if self.backend.can_step else backend_of(models)
 
     def _token_counts(self, texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in self.tokenizers[0].encode([self.normalizer(text).text for text in texts])]
+        return [len(ids) for ids in self.tokenizers[0].encode([self._normalized(text, None).text for text in texts])]
 
     def _normalized(self, text: str, prefix: object) -> NormalizedText:
         """The text as it is translated; with a prefix, which is in the case of the translation, unchanged."""
-        return NormalizedText(text) if prefix else self.normalizer(text)
+        if prefix:
+            return NormalizedText(text)
+        return self.normalizer(text, style=self.settings.normalize, spelling=self.settings.correct_spelling)
 
     def _split(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, split: SplitMode | None = None

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heed.artifacts.folder import parse_settings, read_tokenizers
+from heed.artifacts.folder import parse_settings, read_lexicon, read_tokenizers
 from heed.artifacts.manifest import Manifest
 from heed.artifacts.writing import EXPORTED
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.engine_names import ENGINES, EngineName
+from heed.text.lexicon import Lexicon
 from heed.text.tokenizer import TokenizerPair
 from heed.untrusted import short_repr
 
@@ -34,6 +35,7 @@ class ExportedFolder:
     tokenizers: TokenizerPair  # source and target
     files: tuple[str, ...]  # the names of those that belong to it
     trained: dict[str, Any]  # what is kept of the model folder's record: lengths and style of its training sources
+    lexicon: Lexicon | None
 
 
 def is_exported(path: Path) -> bool:
@@ -53,4 +55,4 @@ def read_exported(path: Path) -> ExportedFolder:
     run = parse_settings(settings, path / EXPORTED)
     tokenizers = read_tokenizers(manifest, run)
     manifest.verify()
-    return ExportedFolder(path, engine, run, tokenizers, tuple(manifest.sums), trained)
+    return ExportedFolder(path, engine, run, tokenizers, tuple(manifest.sums), trained, read_lexicon(manifest, run))

@@ -22,7 +22,7 @@ from heed.artifacts.folder import (
     refuse_quantized,
 )
 from heed.artifacts.tensors import load_weights, read_tensors
-from heed.artifacts.writing import EXPORTED, json_bytes, write_folder
+from heed.artifacts.writing import EXPORTED, LEXICON, json_bytes, write_folder
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.engine_names import EngineName, require_engine
@@ -69,6 +69,8 @@ def export_for(engine: EngineName, path: Path, out: Path) -> None:
     }
     if source is not target:
         files["source_tokenizer.json"] = source.to_json().encode()
+    if folder.lexicon is not None:
+        files[LEXICON] = folder.lexicon.to_json()
     write_folder(out, files)
 
 

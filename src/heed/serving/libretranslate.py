@@ -4,6 +4,7 @@ Deliberate differences: every limit is on, values of a wrong type get 400 instea
 translated HTML never gains markup.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -113,6 +114,8 @@ def _translate_response(fields: TranslateRequest, answers: list[TranslatedText])
     for flag in ("truncated", "normalized"):
         if any(getattr(answer, flag) for answer in answers):
             values[flag] = [getattr(answer, flag) for answer in answers]
+    if any(answer.corrections for answer in answers):
+        values["corrections"] = [[asdict(correction) for correction in answer.corrections] for answer in answers]
     if fields.details and fields.format == "text":
         values["details"] = [_details(answer) for answer in answers]
     return TranslateResponse.model_validate(

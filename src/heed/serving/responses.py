@@ -23,6 +23,7 @@ from heed.serving.provenance import TrainedOn
 _NORMALIZED = (
     "Present if case, spaces or the final stop of a text were changed before translation, as in the training text."
 )
+_CORRECTIONS = "Misspelt words of the text and what they were replaced by before translation; present if there are any."
 _TRUNCATED = "Present if some output ended at the length limit instead of an end-of-sentence token."
 
 
@@ -76,6 +77,13 @@ class TranslationDetails(BaseModel):
         )
 
 
+class WordCorrection(BaseModel):
+    """A misspelt word and its replacement."""
+
+    word: str
+    replacement: str
+
+
 class TranslateResponse(BaseModel):
     """For a single text, single values; for a list of texts, lists of the same length."""
 
@@ -85,6 +93,7 @@ class TranslateResponse(BaseModel):
     details: TranslationDetails | list[TranslationDetails] | None = None
     truncated: bool | list[bool] | None = Field(None, description=_TRUNCATED)
     normalized: bool | list[bool] | None = Field(None, description=_NORMALIZED)
+    corrections: list[WordCorrection] | list[list[WordCorrection]] | None = Field(None, description=_CORRECTIONS)
 
 
 class Alternative(BaseModel):

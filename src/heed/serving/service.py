@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 from heed.backends.protocol import SearchMonitor
@@ -31,6 +32,7 @@ from heed.serving.models import Directions, ServedLmOrClassifier, ServedModel, S
 from heed.serving.requests import AlternativesRequest, LookRequest, StreamRequest, TranslateRequest
 from heed.serving.responses import StreamOutcome
 from heed.text.sentence_split import TextSegment
+from heed.text.spelling import Correction
 
 T = TypeVar("T")
 _NEVER = sys.maxsize  # decoding steps: a batch of one request is cancelled as a whole, not sentence by sentence
@@ -47,6 +49,7 @@ class TranslatedText:
     translation: Translation | None = None  # None: source and target language are the same, or it was HTML
     truncated: bool = False  # some of it ended at the length limit
     normalized: bool = False  # case, spaces or final stop of some of it were changed before translation
+    corrections: tuple[Correction, ...] = ()  # misspelt words that were replaced before translation
 
 
 class Service:
@@ -103,7 +106,9 @@ class Service:
             else:
                 translation = None
                 text, *others = (markup.join_html(documents[number], rank) for rank in _ranks(translations))
-            answers.append(TranslatedText(text, _distinct(text, others), language, translation, truncated, normalized))
+            corrections = tuple(chain.from_iterable(translation.corrections for translation in translations))
+            flags = truncated, normalized, corrections
+            answers.append(TranslatedText(text, _distinct(text, others), language, translation, *flags))
         return answers
 
     def route(self, text: str, source: str, target: str) -> tuple[ServedTranslator | None, tuple[str, float]]:

@@ -11,9 +11,10 @@ are never changed. Leaves: `Choice`s. All other defaults are constants, in confi
     training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text, with long sources less
     training.max_steps          more of them where a CPU has smaller batches
     training.learning_rate      inversely proportional to the width, proportional to the square root of the batch size
+    translate.correct_spelling  where sources are made of words, of which few are new
 
-The last three apply to the preset tiny only: the others have the paper's schedule, whose learning rate has its own
-rule.
+Those for training.tokens_per_batch, max_steps and learning_rate apply to the preset tiny only: the others have the
+paper's schedule, whose learning rate has its own rule.
 """
 
 import math
@@ -30,10 +31,12 @@ CHOSEN = {  # the names of all settings that may be chosen, by section
     "data": ("tokenizer", "source_tokenizer"),
     "model": ("dropout",),
     "training": ("label_smoothing", "tokens_per_batch", "max_steps", "learning_rate"),
+    "translate": ("correct_spelling",),
 }
 
 _MANY_NEW_WORDS = 0.5  # share of words that are in one half of the text only: more than in sentences of any language
 _CLOSED_VOCABULARY = 0.002  # share of words that are in one half of the text only: fewer than in any natural language
+_FEW_NEW_WORDS = 0.1  # share of words that are in one half of the text only: a new word is often a misspelt one
 _SHORT = 60  # characters per text, on average
 _LARGE_ALPHABET = 400  # distinct characters: of Chinese, for example, too many and too rare to be tokens of their own
 _LETTERS = 0.8  # tokens per character from which nearly every letter is a token of its own
@@ -70,7 +73,7 @@ def choose_settings(
     sides: Sequence[TextStatistics], settings: Sections, user: Sections, hardware: Hardware
 ) -> Iterator[Choice]:
     """The settings that depend on the text of source and target, each put into `settings` before the next is chosen."""
-    for choose in (_tokenizers, _dropout, _label_smoothing, _batch_size, _learning_rate):
+    for choose in (_tokenizers, _dropout, _label_smoothing, _batch_size, _learning_rate, _spelling):
         for choice in choose(sides, settings, hardware):
             if choice.name not in user[choice.section]:
                 settings[choice.section][choice.name] = choice.value
@@ -191,3 +194,11 @@ def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware
     rate = _PREDICTABLE_RATE if _predictable(sides, settings) else _RATE
     value = rate * _REFERENCE_WIDTH / width * math.sqrt(batch / _REFERENCE_BATCH)
     yield Choice("training", "learning_rate", value, f"for width {width} and batches of {batch:,} target tokens")
+
+
+def _spelling(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
+    """Whether the model corrects misspelt words: not where any string of letters may be meant."""
+    source = sides[0]
+    if _tokenizer_types(settings)[0] in ("bpe", "unigram", "words") and source.new_words <= _FEW_NEW_WORDS:
+        reason = f"{1 - source.new_words:.0%} of the source words in one half of the text are also in the other half"
+        yield Choice("translate", "correct_spelling", value=True, reason=reason)

@@ -1,20 +1,25 @@
-"""Normalises texts that are written unlike the training sources: ALL CAPS, Title Case, runs of spaces, no final stop.
+"""Normalises texts that are written unlike the training sources: ALL CAPS, Title Case, runs of spaces, no final stop,
+misspelt words.
 
 A model has no tokens for a spelling it was not trained on: in capitals every word falls apart into letters, and the
 translation is noise. So such a text is translated in sentence case with single spaces, and its translation gets the
 case and the outer white space of the text. Where nearly all training sources end with a full stop, a text without one
 is translated with it, and its translation loses it again: a model hardly knows such texts, least of all single words.
-A text like the training sources is not changed.
+Misspelt words are corrected where the model folder has a lexicon (spelling.py). A text like the training sources is not
+changed.
 
 Enters: a text. Leaves: a `NormalizedText`. The style of the training sources (`TextStyle`) is stored in the model
-folder; without it nothing is changed. Knows nothing of tokenizers or models.
+folder; without it nothing but spelling is changed. Knows nothing of tokenizers or models.
 """
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
+
+from heed.text.lexicon import WORD
+from heed.text.spelling import Correction, SpellingCorrector
 
 Case = Literal["as is", "capitals", "title"]
 
@@ -25,7 +30,6 @@ _STOPS = ".。．।"
 _STOP_AT_END = re.compile(rf"\s*[{_STOPS}]\s*\Z")
 _SPACES = re.compile(r"[^\S\n]{2,}")
 _INITIAL = re.compile(r"(?<![\w'’])\w")  # the first letter of a word
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,14 @@ class NormalizedText:
     case: Case = "as is"
     before: str = ""  # white space around the text
     after: str = ""
-    original: str | None = None  # the text between them with single spaces, in its own case; None: nothing was changed
+    original: str | None = None  # the text between them with single spaces, in its own case; None: its style is usual
     stop: str = ""  # added at the end of the text
+    corrections: tuple[Correction, ...] = ()  # misspelt words that were replaced
 
     @property
     def is_changed(self) -> bool:
         """Whether the model translates another text than the user's."""
-        return self.original is not None
+        return self.original is not None or bool(self.corrections)
 
     def restore(self, translation: str) -> str:
         """The translation in the case and with the outer white space of the original text."""
@@ -111,28 +116,37 @@ class NormalizedText:
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Normalises texts for a model. style: of its training sources; None: unknown, and nothing is changed."""
+    """Normalises texts for a model, by the style and the spelling of its training sources; None: unknown."""
 
     style: TextStyle | None = None
+    spelling: SpellingCorrector | None = None
 
-    def __call__(self, text: str) -> NormalizedText:
-        if self.style is None:
+    def __call__(self, text: str, *, style: bool = True, spelling: bool = True) -> NormalizedText:
+        """style: adapt case, spaces and final stop. spelling: correct misspelt words."""
+        normalized = _in_style(text, self.style) if style and self.style is not None else NormalizedText(text)
+        if not spelling or self.spelling is None:
+            return normalized
+        corrected, corrections = self.spelling(normalized.text)
+        return replace(normalized, text=corrected, corrections=corrections)
+
+
+def _in_style(text: str, style: TextStyle) -> NormalizedText:
+    """The text in the case and with the spaces and the final stop of the training sources."""
+    before, core, after = "", text, ""
+    if style.spaces < _RARE:
+        core = text.strip()
+        start = text.find(core) if core else 0
+        before, after = text[:start], text[start + len(core) :]
+        core = _SPACES.sub(" ", core)
+    case, stop = _case(core), style.stop if core[-1:].isalnum() else ""
+    if case == "as is" or getattr(style, case) >= _RARE:
+        if core == text and not stop:
             return NormalizedText(text)
-        before, core, after = "", text, ""
-        if self.style.spaces < _RARE:
-            core = text.strip()
-            start = text.find(core) if core else 0
-            before, after = text[:start], text[start + len(core) :]
-            core = _SPACES.sub(" ", core)
-        case, stop = _case(core), self.style.stop if core[-1:].isalnum() else ""
-        if case == "as is" or getattr(self.style, case) >= _RARE:
-            if core == text and not stop:
-                return NormalizedText(text)
-            return NormalizedText(core + stop, "as is", before, after, core, stop)
-        lowered = core.lower() if case == "capitals" else _WORD.sub(lambda word: _lower_initial(word[0]), core)
-        if self.style.initial > 0.5:
-            lowered = lowered[:1].upper() + lowered[1:]
-        return NormalizedText(lowered + stop, case, before, after, core, stop)
+        return NormalizedText(core + stop, "as is", before, after, core, stop)
+    lowered = core.lower() if case == "capitals" else WORD.sub(lambda word: _lower_initial(word[0]), core)
+    if style.initial > 0.5:
+        lowered = lowered[:1].upper() + lowered[1:]
+    return NormalizedText(lowered + stop, case, before, after, core, stop)
 
 
 def _lower_initial(word: str) -> str:
@@ -141,7 +155,7 @@ def _lower_initial(word: str) -> str:
 
 
 def _case(text: str) -> Case:
-    cased = [word for word in _WORD.findall(text) if word.lower() != word.upper()]  # no numbers, no caseless scripts
+    cased = [word for word in WORD.findall(text) if word.lower() != word.upper()]  # no numbers, no caseless scripts
     if len(cased) >= _MIN_CAPITALS and all(word == word.upper() for word in cased):
         return "capitals"
     if len(cased) >= _MIN_TITLE and all(_starts_upper(word) for word in text.split() if word.lower() != word.upper()):

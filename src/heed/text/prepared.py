@@ -11,6 +11,7 @@ Ids do not include special tokens. Knows nothing of text, torch or batches.
 
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
@@ -26,6 +27,7 @@ FORMAT = 3
 FileName = Literal["source.ids", "source.ends", "target.ids", "target.ends"]
 FILES: tuple[FileName, ...] = get_args(FileName)
 _CHUNK = 1 << 20
+_MANY_LEFT_OUT = 0.01  # share of pairs
 _LARGEST_DESCRIPTION = 1 << 24
 _ENDS = np.dtype("<i8")
 
@@ -47,6 +49,18 @@ class CorpusCounts:
         read = self.kept + self.empty + self.too_long
         dropped = f"{self.empty:,} empty, {self.too_long:,} longer than {self.max_tokens:,} tokens"
         return f"{self.name}: kept {self.kept:,} of {read:,}: {dropped}"
+
+
+def left_out_warning(corpora: Sequence[CorpusCounts]) -> str:
+    """A warning where so many pairs are too long that the model misses a part of the task; empty: none."""
+    too_long = sum(corpus.too_long for corpus in corpora)
+    total = too_long + sum(corpus.kept + corpus.empty for corpus in corpora)
+    if too_long <= _MANY_LEFT_OUT * total:
+        return ""
+    return (
+        f"{too_long:,} of {total:,} pairs ({too_long / total:.1%}) have a side of more than data.max_tokens = "
+        f"{corpora[0].max_tokens} tokens and are left out: the model will not learn such texts. Raise data.max_tokens"
+    )
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ def _model_folder_files(
             "style": None if inputs.style is None else inputs.style.to_json(),
         }
         card = _card(inputs.config, inputs.texts, progress, processes)
-        return model_files(weights, inputs.config, trained, inputs.tokenizers, card)
+        return model_files(weights, inputs.config, trained, inputs.tokenizers, card, inputs.lexicon)
 
     return files
 

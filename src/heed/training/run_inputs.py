@@ -6,7 +6,7 @@ and sends the others the result as bytes, with the paths of the ids. Knows text,
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -21,9 +21,10 @@ from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenize
 from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import infer_languages
 from heed.text.length_bound import LengthBound, fit_length_bound
+from heed.text.lexicon import Lexicon
 from heed.text.normalization import TextStyle
 from heed.text.prepare import Encoders, SurveyedCorpora, both_sides, prepare, survey
-from heed.text.prepared import Prepared, open_prepared
+from heed.text.prepared import Prepared, left_out_warning, open_prepared
 from heed.text.sentence_split import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer, TokenizerPair
 from heed.text.tokenizer_training import train_or_load_tokenizers
@@ -33,7 +34,6 @@ from heed.training.step_log import Listener
 from heed.training.tasks import task_named
 from heed.training.tasks.base import Task
 
-_MANY_LEFT_OUT = 0.01  # share of pairs
 _SAMPLES = 1000  # validation sentences translated for BLEU; the loss is over all of them
 
 ReportWork = Callable[[str, int, int | None], None]  # `Listener.work`: activity, pairs done, total pairs if known
@@ -51,6 +51,7 @@ class RunInputs:
     texts: dict[str, list[dict[str, Any]]]  # names and digests of the texts, for the model card and for resuming
     lengths: SourceLengths | None  # of the training sources; None where the task has no source
     style: TextStyle | None  # of the training sources; None where the task has no source
+    lexicon: Lexicon | None  # of the training sources; None unless the model corrects spelling
     checkpoint: Path | None  # to resume from
 
     def to_bytes(self) -> bytes:
@@ -64,6 +65,7 @@ class RunInputs:
             "texts": self.texts,
             "lengths": None if self.lengths is None else self.lengths.to_json(),
             "style": None if self.style is None else self.style.to_json(),
+            "lexicon": None if self.lexicon is None else self.lexicon.to_json().decode(),
             "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
         }
         return json.dumps(content).encode()
@@ -85,6 +87,7 @@ class RunInputs:
             content["texts"],
             SourceLengths.from_json(content["lengths"]),
             TextStyle.from_json(content["style"]),
+            None if content["lexicon"] is None else Lexicon.from_json(content["lexicon"].encode()),
             None if content["checkpoint"] is None else Path(content["checkpoint"]),
         )
 
@@ -266,13 +269,15 @@ def _prepare_all(
     held_out = prepare_texts(validation, encoders, data.max_tokens, cache, listener.work) if validation else None
     for note in (*pairs.notes, *map(str, pairs.corpora), *(held_out.notes if held_out else ())):
         listener.note(note)
-    _warn_of_left_out(pairs, data, listener)
+    if warning := left_out_warning(pairs.corpora):
+        listener.warning(warning)
     if data.task == "translate":
         config = _with_length_bound(config, pairs, listener)
         _warn_of_letters(training, pairs, tokenizers, listener)
     samples, lengths = _samples(validation, task.sides), _lengths(training, pairs)
     style = None if lengths is None else both_sides(training)[0].style
-    return RunInputs(config, tokenizers, pairs, held_out, samples, texts, lengths, style, checkpoint)
+    lexicon = Lexicon.from_texts(_sources(training)) if config.translate.correct_spelling else None
+    return RunInputs(config, tokenizers, pairs, held_out, samples, texts, lengths, style, lexicon, checkpoint)
 
 
 def train_tokenizers(
@@ -290,6 +295,10 @@ def train_tokenizers(
 def _lengths(training: SurveyedCorpora, pairs: Prepared) -> SourceLengths | None:
     tokens = pairs.source.lengths()
     return source_lengths(tokens, max(result.sentences for _, result in training)) if tokens.any() else None
+
+
+def _sources(surveyed: SurveyedCorpora) -> Iterator[str]:
+    return (pair.source for corpus, _ in surveyed for pair in read_pairs(corpus))
 
 
 def _with_vocabulary(settings: NestedSettings, tokenizers: TokenizerPair, task: Task) -> RunConfig:
@@ -313,17 +322,6 @@ def _with_length_bound(config: RunConfig, pairs: Prepared, listener: Listener) -
         listener.note(f"output length: at most {bound} tokens; the longest training target has {targets.max():,}")
     search = search.model_copy(update={"max_length_ratio": bound.ratio, "max_length_extra": bound.extra})
     return config.model_copy(update={"search": search})
-
-
-def _warn_of_left_out(pairs: Prepared, data: DataConfig, listener: Listener) -> None:
-    """Warn where so many pairs are too long that the model misses a part of the task."""
-    too_long = sum(corpus.too_long for corpus in pairs.corpora)
-    total = too_long + sum(corpus.kept + corpus.empty for corpus in pairs.corpora)
-    if too_long > _MANY_LEFT_OUT * total:
-        listener.warning(
-            f"{too_long:,} of {total:,} pairs ({too_long / total:.1%}) have a side of more than data.max_tokens = "
-            f"{data.max_tokens} tokens and are left out: the model will not learn such texts. Raise data.max_tokens"
-        )
 
 
 def _warn_of_letters(training: SurveyedCorpora, pairs: Prepared, tokenizers: TokenizerPair, listener: Listener) -> None:

@@ -144,16 +144,17 @@ async function translate() {
   }
 }
 
-function showResult(q, { translatedText, details, detectedLanguage, truncated }) {
+function showResult(q, { translatedText, details, detectedLanguage, truncated, corrections = [] }) {
   attempts = 0;
   setDetectedLanguage(detectedLanguage?.language ?? null);
   const pairs = alignedSpans(details, q, translatedText);
   const segments = segmentSpans(details, q, translatedText);
   show({ text: q, translation: translatedText, pairs, segments, isEdited: false });
+  const corrected = corrections.map(({ word, replacement }) => `${word} → ${replacement}`).join(", ");
   if (truncated) showStatus("Truncated: the output of at least one sentence reached the model’s length limit.", true);
   else if (sourceLanguage() === selectedLanguages().target)
     showStatus(`The text is already in ${languageName(sourceLanguage())}.`);
-  else showStatus("");
+  else showStatus(corrected && `Translated with corrected spelling: ${corrected}.`);
 }
 
 /* Show an error, and retry if that may help. */

@@ -1,0 +1,123 @@
+"""The words of the training sources and how often each follows another: what spelling correction knows of a language.
+
+Enters: texts, as a stream. Leaves: a `Lexicon`, stored in a model folder as JSON. Words are compared in lower case;
+each has the form in which it is mostly written inside a sentence, as `London` or, in German, `Hund`.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+
+from heed.errors import DataError
+
+WORD = re.compile(r"\w+(?:['’]\w+)*")
+BOUNDARY = ""  # in the place of a word: the start or the end of a text
+
+_MAX_TEXTS = 1_000_000  # texts that are counted
+_MAX_WORDS, _MAX_BIGRAMS = 200_000, 100_000  # that are stored: the most frequent
+_PRUNED_AT = 2_000_000  # bigrams in memory; those that occurred once are then dropped
+_NAMES_ONLY = 0.1  # share of capitalised words inside sentences below which these are names
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Word and bigram counts of texts; words are in lower case."""
+
+    texts: int
+    counts: Mapping[str, int]
+    forms: Mapping[str, str]  # as a word is mostly written inside a sentence
+    bigrams: Mapping[tuple[str, str], int]  # those that occur at least twice
+    capitals_are_names: bool  # inside a sentence, as in English; not so in German
+    share_of_new: float  # estimated share of running words of other texts that these do not contain (Good 1953)
+
+    @classmethod
+    def from_texts(cls, texts: Iterable[str]) -> "Lexicon":
+        """Count the words of at most a million texts."""
+        count, capitals, inside = 0, 0, 0
+        counts, bigrams, forms = Counter[str](), Counter[tuple[str, str]](), dict[str, Counter[str]]()
+        for text in islice(texts, _MAX_TEXTS):
+            written = WORD.findall(text)
+            words = [word.lower() for word in written]
+            count += 1
+            counts.update(words)
+            bigrams.update(pairwise((BOUNDARY, *words, BOUNDARY)))
+            if len(bigrams) > _PRUNED_AT:
+                bigrams = Counter({pair: times for pair, times in bigrams.items() if times > 1})
+            for word, form in islice(zip(words, written, strict=True), 1, None):
+                inside += 1
+                if word != form:
+                    capitals += 1
+                    forms.setdefault(word, Counter())[form] += 1
+        stored = dict(counts.most_common(_MAX_WORDS))
+        usual = {
+            word: form
+            for word, others in forms.items()
+            if word in stored and (form := _capitalised_form(others, stored[word])) is not None
+        }
+        known = stored.keys() | {BOUNDARY}
+        frequent = {
+            pair: times for pair, times in bigrams.most_common(_MAX_BIGRAMS) if times > 1 and known.issuperset(pair)
+        }
+        once = sum(times == 1 for times in stored.values())
+        new = (once + counts.total() - sum(stored.values())) / max(counts.total(), 1)
+        return cls(count, stored, usual, frequent, capitals < _NAMES_ONLY * inside, new)
+
+    def form(self, word: str) -> str:
+        return self.forms.get(word, word)
+
+    def to_json(self) -> bytes:
+        """The file stored in a model folder: words by frequency, bigrams as their numbers from 1, 0 for a boundary."""
+        words = sorted(self.counts, key=lambda word: (-self.counts[word], word))
+        numbers = {BOUNDARY: 0, **{word: number for number, word in enumerate(words, 1)}}
+        content = {
+            "texts": self.texts,
+            "capitals_are_names": self.capitals_are_names,
+            "share_of_new": self.share_of_new,
+            "words": [self.form(word) for word in words],
+            "counts": [self.counts[word] for word in words],
+            "first": [numbers[first] for first, _ in self.bigrams],
+            "second": [numbers[second] for _, second in self.bigrams],
+            "times": list(self.bigrams.values()),
+        }
+        return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> "Lexicon":
+        """Parse and check what `to_json` wrote; raises a DataError."""
+        try:
+            stored = _StoredLexicon.model_validate_json(content)
+            words = [BOUNDARY, *(word.lower() for word in stored.words)]
+            pairs = [(words[first], words[second]) for first, second in zip(stored.first, stored.second, strict=True)]
+            counts = dict(zip(words[1:], stored.counts, strict=True))
+            bigrams = dict(zip(pairs, stored.times, strict=True))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise DataError(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+        except (ValueError, IndexError):
+            raise DataError("words, counts and bigrams do not belong together") from None
+        forms = {word: form for word, form in zip(words[1:], stored.words, strict=True) if word != form}
+        return cls(stored.texts, counts, forms, bigrams, stored.capitals_are_names, stored.share_of_new)
+
+
+class _StoredLexicon(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    texts: PositiveInt
+    capitals_are_names: bool
+    share_of_new: float = Field(ge=0, le=1)
+    words: list[str]
+    counts: list[PositiveInt]
+    first: list[NonNegativeInt]
+    second: list[NonNegativeInt]
+    times: list[PositiveInt]
+
+
+def _capitalised_form(forms: Counter[str], count: int) -> str | None:
+    """The most frequent capitalised form of a word, if most of its occurrences are written so."""
+    ((form, times),) = forms.most_common(1)
+    return form if times > count / 2 else None

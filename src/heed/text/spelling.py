@@ -1,0 +1,148 @@
+"""Corrects misspelt words of a source text.
+
+A model has hardly seen a misspelt word, which falls apart into tokens that mean nothing together. So a word that the
+training sources contain rarely or not at all is replaced by a word of theirs, one or two edits away, where that is far
+more probable: a noisy channel model (Kernighan et al. 1990) with the bigrams of the training sources as language model.
+A word that they do not contain may also be a new one, as probably as its letters look like those of their words.
+
+Enters: a text. Leaves: the text, and its `Correction`s. Knows nothing of tokenizers or models.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import exp, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.text.letter_model import LetterModel
+from heed.text.lexicon import BOUNDARY, WORD, Lexicon
+
+_EDIT, _SECOND_EDIT = 4e-5, 0.003  # probability that a word is misspelt as one particular other
+_BIGRAM_WEIGHT = 0.9  # the rest is the word's own frequency
+_MAX_RARE = 10  # occurrences in the training sources up to which a word may be a misspelling
+_MIN_LETTERS_OF_TWO_EDITS = 4
+_MAX_LETTERS = 30  # of a word that is corrected
+_CACHED = 10_000  # words whose neighbours are remembered
+_LETTER_BINS = 32  # letters are counted modulo this
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A word of a text, and the one it was replaced by."""
+
+    word: str
+    replacement: str
+
+    def __str__(self) -> str:
+        return f"{self.word} → {self.replacement}"
+
+
+class SpellingCorrector:
+    """Corrects texts by a lexicon."""
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        self._lexicon = lexicon
+        self._total = max(sum(lexicon.counts.values()), 1)
+        self._neighbours = lru_cache(_CACHED)(self._find_neighbours)
+
+    def __call__(self, text: str) -> tuple[str, tuple[Correction, ...]]:
+        """The text with its misspelt words replaced, and what was replaced."""
+        matches = list(WORD.finditer(text))
+        words = [BOUNDARY, *(match[0].lower() for match in matches), BOUNDARY]
+        corrections, parts, end = list[Correction](), list[str](), 0
+        for index, match in enumerate(matches, 1):
+            if self._may_be_misspelt(match[0], words[index], is_first=index == 1):
+                best = self._most_probable(*words[index - 1 : index + 2])
+                if best != words[index]:
+                    words[index] = best  # the next word is judged by it
+                    corrections.append(Correction(match[0], _cased_like(match[0], self._lexicon.form(best))))
+                    parts += [text[end : match.start()], corrections[-1].replacement]
+                    end = match.end()
+        return "".join((*parts, text[end:])), tuple(corrections)
+
+    def _may_be_misspelt(self, written: str, word: str, *, is_first: bool) -> bool:
+        if self._lexicon.counts.get(word, 0) > _MAX_RARE or not word.isalpha() or len(word) > _MAX_LETTERS:
+            return False
+        is_name = self._lexicon.capitals_are_names and written[:1].isupper() and not is_first
+        return not is_name
+
+    def _most_probable(self, before: str, word: str, after: str) -> str:
+        """The word itself or a neighbour of it, between two other words."""
+        scores = {word: self._log_prob(before, word) + self._log_prob(word, after)}
+        for neighbour, edits in self._neighbours(word):
+            channel = log(_EDIT) + (edits - 1) * log(_SECOND_EDIT)
+            scores[neighbour] = self._log_prob(before, neighbour) + self._log_prob(neighbour, after) + channel
+        return max(scores, key=lambda candidate: scores[candidate])
+
+    def _log_prob(self, before: str, word: str) -> float:
+        """The interpolated bigram probability of a word after another."""
+        frequency = self._frequency(word)
+        if not (count := self._count(before)):
+            return log(frequency)
+        share = self._lexicon.bigrams.get((before, word), 0) / count
+        return log(_BIGRAM_WEIGHT * share + (1 - _BIGRAM_WEIGHT) * frequency)
+
+    def _frequency(self, word: str) -> float:
+        if count := self._count(word):
+            return count / self._total
+        return max(self._lexicon.share_of_new, 1 / self._total) * exp(self._letter_model.log_prob(word))
+
+    def _count(self, word: str) -> int:
+        return self._lexicon.texts if word == BOUNDARY else self._lexicon.counts.get(word, 0)
+
+    def _find_neighbours(self, word: str) -> list[tuple[str, int]]:
+        """The words of the lexicon within one edit, or two if the word is long and unknown, and how many they are."""
+        has_two = len(word) >= _MIN_LETTERS_OF_TWO_EDITS and word not in self._lexicon.counts
+        limit = 2 if has_two else 1
+        words, letters, letter_counts = self._letters
+        own_counts = np.bincount([ord(letter) % _LETTER_BINS for letter in word], minlength=_LETTER_BINS)
+        # An edit changes the counts of two letters at most. This leaves few words, whose edits are counted.
+        near = np.flatnonzero(abs(letter_counts - own_counts.astype(np.int8)).sum(1) <= 2 * limit)
+        edits = _edit_distances(word, letters[near], letter_counts[near].sum(1))
+        chosen = np.flatnonzero((edits <= limit) & (edits > 0))
+        return [(words[near[index]], int(edits[index])) for index in chosen]
+
+    @cached_property
+    def _letter_model(self) -> LetterModel:
+        return LetterModel(self._lexicon.counts)
+
+    @cached_property
+    def _letters(self) -> tuple[list[str], NDArray[np.uint32], NDArray[np.int8]]:
+        """The words that may be a replacement, their code points, a row for each, and how often each letter occurs."""
+        words = [word for word in self._lexicon.counts if len(word) <= _MAX_LETTERS]
+        lengths = np.array([len(word) for word in words])
+        letters = np.zeros((len(words), _MAX_LETTERS), np.uint32)
+        letters[np.arange(_MAX_LETTERS) < lengths[:, None]] = [ord(letter) for word in words for letter in word]
+        counts = np.zeros((len(words), _LETTER_BINS), np.int8)
+        row, column = np.nonzero(letters)
+        np.add.at(counts, (row, letters[row, column] % _LETTER_BINS), 1)
+        return words, letters, counts
+
+
+def _cased_like(written: str, form: str) -> str:
+    """A word in the case of the one it replaces; what is capitalised everywhere remains so."""
+    if len(written) > 1 and written.isupper():
+        return form.upper()
+    return form[:1].upper() + form[1:] if written[:1].isupper() else form
+
+
+def _edit_distances(word: str, others: NDArray[np.uint32], lengths: NDArray[np.integer]) -> NDArray[np.int16]:
+    """The number of insertions, deletions, replacements and swaps of neighbours from a word to each of the others.
+
+    Optimal string alignment: row i has the distances of the first i letters to the first j letters of the others.
+    """
+    columns = others[:, : max(lengths, default=0)].T
+    first = np.repeat(np.arange(len(columns) + 1, dtype=np.int16)[:, None], columns.shape[1], axis=1)
+    rows = [first]
+    for i, letter in enumerate(word, 1):
+        row = np.empty_like(first)
+        row[0] = i
+        is_equal = columns == ord(letter)
+        for j in range(1, len(row)):
+            row[j] = np.minimum(np.minimum(rows[-1][j], row[j - 1]) + 1, rows[-1][j - 1] + ~is_equal[j - 1])
+            if i > 1 and j > 1:
+                is_swapped = is_equal[j - 2] & (columns[j - 1] == ord(word[i - 2]))
+                row[j] = np.where(is_swapped, np.minimum(row[j], rows[-2][j - 2] + 1), row[j])
+        rows = [rows[-1], row]
+    return rows[-1][lengths, np.arange(columns.shape[1])]

@@ -1,0 +1,147 @@
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heed.errors import DataError
+from heed.text import lexicon
+from heed.text.letter_model import LetterModel
+from heed.text.lexicon import Lexicon
+from heed.text.source_noise import misspell
+from heed.text.spelling import Correction, SpellingCorrector, _edit_distances
+
+ANIMALS = ("dog", "horse", "elephant", "crocodile")
+PLACES = ("garden", "kitchen", "street", "mountain", "harbour")
+TEXTS = [
+    f"A small {animal} in London often sleeps in the large {place} near it." for animal in ANIMALS for place in PLACES
+] * 3
+CORRECT = SpellingCorrector(Lexicon.from_texts(TEXTS))
+WORDS = st.text("abc", max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("text", "corrected"),
+    [
+        (
+            "A small horze in London often sleeps in the large gaarden.",
+            "A small horse in London often sleeps in the large garden.",
+        ),
+        ("A small elehpant often slepes in teh moutnian.", "A small elephant often sleeps in the mountain."),
+        ("the crcodile  oftne", "the crocodile  often"),
+        ("HORZE", "HORSE"),
+        ("Crocodlie", "Crocodile"),
+        ("A dog in London sleeps.", "A dog in London sleeps."),
+        ("A dog in Londno sleeps.", "A dog in Londno sleeps."),  # capitals inside a sentence are names
+        ("A dog in the h0use no. 17", "A dog in the h0use no. 17"),
+        ("A philosopher discusses jurisprudence.", "A philosopher discusses jurisprudence."),
+        ("", ""),
+        ("…", "…"),
+    ],
+)
+def test_misspelt_words_become_words_of_the_training_text(text: str, corrected: str) -> None:
+    result, corrections = CORRECT(text)
+    assert result == corrected
+    changed = [pair for pair in zip(text.split(), corrected.split(), strict=True) if pair[0] != pair[1]]
+    assert corrections == tuple(Correction(before.strip("."), after.strip(".")) for before, after in changed)
+
+
+def test_a_word_is_judged_by_its_neighbours() -> None:
+    texts = ["they ride a red bus", "they fear a small bug"] * 20
+    correct = SpellingCorrector(Lexicon.from_texts(texts))
+    assert correct("a red bux")[0] == "a red bus"
+    assert correct("a small bux")[0] == "a small bug"
+
+
+def test_nouns_are_written_as_in_the_training_text_where_capitals_are_not_names() -> None:
+    texts = [f"Ein {noun} liegt im {place}." for noun in ("Hund", "Ball", "Stein") for place in ("Garten", "Haus")] * 20
+    correct = SpellingCorrector(Lexicon.from_texts(texts))
+    assert correct("Ein Hudn liegt im gartenn.")[0] == "Ein Hund liegt im Garten."
+
+
+def test_a_lexicon_without_words_corrects_nothing() -> None:
+    for texts in ([], ["", "… !"]):
+        assert SpellingCorrector(Lexicon.from_texts(texts))("a dgo") == ("a dgo", ())
+
+
+def test_most_misspelt_words_are_corrected() -> None:
+    draw, texts = random.Random(1), TEXTS[:20]
+    misspelt = [misspell(text, 0.05, draw) for text in texts]
+    wrong, remaining = (
+        sum(
+            word != right
+            for text, line in zip(texts, lines, strict=True)
+            for right, word in zip(text.split(), line.split(), strict=True)
+        )
+        for lines in (misspelt, [CORRECT(text)[0] for text in misspelt])
+    )
+    assert wrong > 20
+    assert remaining < wrong / 2
+
+
+def naive_distance(first: str, second: str) -> int:
+    """Optimal string alignment, as it is defined."""
+    if not first or not second:
+        return len(first) + len(second)
+    best = min(
+        naive_distance(first[:-1], second) + 1,
+        naive_distance(first, second[:-1]) + 1,
+        naive_distance(first[:-1], second[:-1]) + (first[-1] != second[-1]),
+    )
+    if first[-2:] == second[-2:][::-1] and len(first) > 1 and len(second) > 1:
+        best = min(best, naive_distance(first[:-2], second[:-2]) + 1)
+    return best
+
+
+@given(WORDS, st.lists(WORDS, min_size=1, max_size=5))
+def test_edit_distances_are_those_of_the_definition(word: str, others: list[str]) -> None:
+    lengths = np.array([len(other) for other in others])
+    letters = np.zeros((len(others), max(lengths.max(), 1)), np.uint32)
+    for row, other in zip(letters, others, strict=True):
+        row[: len(other)] = [ord(letter) for letter in other]
+    expected = [naive_distance(word, other) for other in others]
+    assert _edit_distances(word, letters, lengths).tolist() == expected
+
+
+@given(st.lists(st.text("abc xyzÄß.'", max_size=20), max_size=6))
+def test_a_lexicon_is_read_as_it_was_written(texts: list[str]) -> None:
+    written = Lexicon.from_texts(texts * 2)
+    if written.texts:
+        assert Lexicon.from_json(written.to_json()) == written
+
+
+def test_only_the_most_frequent_words_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexicon, "_MAX_WORDS", 2)
+    result = Lexicon.from_texts(["c a b a", "a b", "a b"])
+    assert result.counts == {"a": 4, "b": 3}
+    assert result.bigrams == {("", "a"): 2, ("a", "b"): 3, ("b", ""): 2}
+    assert result.share_of_new == 1 / 8
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}", "texts: Field required"),
+        (b"[1]", "should be an object"),
+        (Lexicon.from_texts(["a b"] * 2).to_json().replace(b"[2,2]", b"[2,-2]"), "greater than"),
+        (Lexicon.from_texts(["a b"] * 2).to_json().replace(b'"times":[', b'"times":[7,'), "do not belong together"),
+        (Lexicon.from_texts(["a b"] * 2).to_json().replace(b'"first":[', b'"first":[9,'), "do not belong together"),
+    ],
+)
+def test_a_damaged_lexicon_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Lexicon.from_json(content)
+
+
+def test_probabilities_of_the_letter_model_sum_to_one() -> None:
+    words = ["dog", "door", "good"] * 20
+    model = LetterModel(words)
+    letters = sorted({*"".join(words), " "})
+    for context in ("do", " d", "od", "xx"):
+        assert sum(model._probability(context + letter) for letter in letters) == pytest.approx(1, abs=0.01)
+
+
+def test_words_like_those_of_the_vocabulary_are_more_probable() -> None:
+    model = LetterModel(["singing", "ringed", "running", "hanging", "girls", "falls"])
+    assert model.log_prob("ringing") > model.log_prob("rniging") > model.log_prob("qxzingz")
