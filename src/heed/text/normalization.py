@@ -1,5 +1,4 @@
-"""Normalises texts that are written unlike the training sources: ALL CAPS, Title Case, runs of spaces, no final stop,
-misspelt words.
+"""Normalises texts that are written unlike the training sources: case, spaces, final stop, spelling.
 
 A model has no tokens for a spelling it was not trained on: in capitals every word falls apart into letters, and the
 translation is noise. So such a text is translated in sentence case with single spaces, and its translation gets the

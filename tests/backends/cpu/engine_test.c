@@ -67,8 +67,8 @@ static HeedMatrix matrix(int64_t outputs, int64_t inputs, int is_int8) {
     const int64_t panels = (outputs + HEED_PANEL - 1) / HEED_PANEL, group = is_int8 ? HEED_GROUP : 1;
     const int64_t groups = (inputs + group - 1) / group;
     float *w = numbers(outputs * inputs, 0.4f), *panel = memory(sizeof(float) * panels * groups * group * HEED_PANEL);
-    float *scales = memory(sizeof(float) * outputs);
-    int32_t *sums = memory(sizeof(int32_t) * outputs);
+    float *scales = memory(sizeof(float) * panels * HEED_PANEL);
+    int32_t *sums = memory(sizeof(int32_t) * panels * HEED_PANEL);
     for (int64_t o = 0; o < outputs; o++) {
         for (int64_t i = 0; i < inputs; i++) scales[o] = fmaxf(scales[o], fabsf(w[o * inputs + i]) / 127);
         for (int64_t i = 0; i < inputs; i++) {
@@ -80,7 +80,7 @@ static HeedMatrix matrix(int64_t outputs, int64_t inputs, int is_int8) {
                 panel[at] = value;
         }
     }
-    return (HeedMatrix){panel, is_int8 ? scales : NULL, sums, numbers(outputs, 0.1f), outputs, inputs};
+    return (HeedMatrix){panel, is_int8 ? scales : NULL, sums, numbers(panels * HEED_PANEL, 0.1f), outputs, inputs};
 }
 
 static HeedNorm norm(void) {

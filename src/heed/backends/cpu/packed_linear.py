@@ -51,12 +51,13 @@ class PackedLinear:
             raise TypeError(f"compiled code takes contiguous {np.dtype(dtype)} {matrix.shape}, found {matrix.dtype}")
         sums = None if scales is None else matrix.sum(1, dtype=np.int32)
         panels = pack_panels(matrix, group, pages or HugePages())
-        bias = None if bias is None else np.require(bias, requirements=("C", "A"))
+        scales, sums, bias = (None if array is None else _padded(array) for array in (scales, sums, bias))
         self._kept = (panels, scales, sums, bias)  # keeps alive what the structure points to
         shape = (-(-outputs // _PANEL), -(-inputs // group), _PANEL, group)
+        size = shape[0] * _PANEL
         self.matrix = MatrixStruct(
-            array_pointer(panels, dtype, *shape), array_pointer_or_none(scales, np.float32, outputs),
-            array_pointer_or_none(sums, np.int32, outputs), array_pointer_or_none(bias, np.float32, outputs),
+            array_pointer(panels, dtype, *shape), array_pointer_or_none(scales, np.float32, size),
+            array_pointer_or_none(sums, np.int32, size), array_pointer_or_none(bias, np.float32, size),
             outputs, inputs,
         )  # fmt: skip
         self.bytes = panels.nbytes
@@ -72,6 +73,11 @@ class PackedLinear:
         status = engine().linear(ctypes.byref(self.matrix), *pointers, rows, *team(threads))
         check_status(status, "a linear layer")
         return y
+
+
+def _padded(array: NDArray[Any]) -> NDArray[Any]:
+    """Zero-padded to whole panels."""
+    return np.pad(array, (0, -len(array) % _PANEL))
 
 
 def pack_panels(weight: NDArray[Any], group: int, pages: HugePages) -> NDArray[Any]:

@@ -5,8 +5,6 @@
 
 enum { K_BLOCK = 256, M_BLOCK = 64 };             /* columns and rows of the block of A that is reused from cache */
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static int64_t round_to_lanes(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
 
 static HeedRows offset_rows(HeedRows rows, int64_t row, int64_t column) {

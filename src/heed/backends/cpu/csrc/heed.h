@@ -41,7 +41,8 @@ typedef struct HeedPool HeedPool;                 /* threads that wait for calls
 /* A linear layer for inference, y = x Wᵀ + b, in float32 or with W quantised to int8.
 
    W is packed into panels of 32 outputs, zero-padded: for each input (float32), or each group of 4 inputs (int8), the
-   weights of the 32 outputs are contiguous. In int8 a weight is `output_scales` times its value of -127 to 127. */
+   weights of the 32 outputs are contiguous. In int8 a weight is `output_scales` times its value of -127 to 127. Scales,
+   sums and bias are zero-padded to whole panels, too. */
 typedef struct {
     const void *weight;                           /* (panels, inputs, 32) float; or (panels, inputs / 4, 32, 4) int8 */
     const float *output_scales;                   /* int8: scale of each row of W; NULL: float32 */

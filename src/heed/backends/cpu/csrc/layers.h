@@ -27,8 +27,6 @@ static int64_t aligned(int64_t floats) {
     return (floats + in_line - 1) / in_line * in_line;
 }
 
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* Memory for so many rows and keys of one row; returns 0 or an error code. */
 static int open_workspace(Workspace *work, const HeedModel *model, int64_t rows, int64_t max_keys, int64_t threads) {
     const int64_t hidden = aligned(rows * model->d_model), widest = most(2 * model->d_ff, 3 * model->d_model);
@@ -107,15 +105,6 @@ static void end_sublayer(
     }
 }
 
-static inline float dot(const float *a, const float *b, int64_t size) {
-    Lanes sums = {0};
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) sums += *(const Lanes *)(a + i) * *(const Lanes *)(b + i);
-    float total = horizontal_sum(sums);
-    for (; i < size; i++) total += a[i] * b[i];
-    return total;
-}
-
 /* exp(x) for x ≤ 0, branch-free so that the compiler vectorises loops over it: x / ln 2 is split into an integer n
    and a rest; 2ⁿ is built from its exponent bits and multiplied by the Taylor polynomial of degree 6 of exp(rest).
    Adding 1.5 · 2²³ rounds to an integer, also where the instruction set has no instruction for it (SSE2). */
@@ -133,20 +122,48 @@ static inline float fast_exp(float x) {
     return power * (sum * rest + 1);
 }
 
-/* output = Σ softmax(scores)[t] · value[t] for one query. The value of position t starts at values + t * stride, or
-   at values + index[t] * stride if there is an index. Overwrites scores. */
-static void softmax_weighted_sum(
-    float *scores, int64_t count, const float *values, const int64_t *index, int64_t stride, int64_t size,
-    float *output) {
-    float highest = -INFINITY, total = 0;
-    for (int64_t t = 0; t < count; t++) highest = scores[t] > highest ? scores[t] : highest;
-    for (int64_t t = 0; t < count; t++) scores[t] = fast_exp(scores[t] - highest);
-    for (int64_t t = 0; t < count; t++) total += scores[t];
-    for (int64_t i = 0; i < size; i++) output[i] = 0;
-    for (int64_t t = 0; t < count; t++) {
-        const float weight = scores[t] / total, *value = values + (index ? index[t] : t) * stride;
-        for (int64_t i = 0; i < size; i++) output[i] += weight * value[i];
+static const float *kv_at(const KeyValues *kv, const float *start, int64_t t) {
+    return start + (kv->index ? kv->index[t] : t) * kv->stride;
+}
+
+/* scores[t] = query · key t, four keys at a time: `scores` has room for a multiple of four. */
+static void score_keys(
+    const float *query, const KeyValues *kv, const float *keys, int64_t size, float *scores) {
+    for (int64_t t = 0; t < kv->count; t += 4) {
+        const float *key[4];
+        Lanes sums[4] = {{0}, {0}, {0}, {0}};
+        float rest[4] = {0};
+        int64_t i = 0;
+        for (int j = 0; j < 4; j++) key[j] = kv_at(kv, keys, least(t + j, kv->count - 1));
+        for (; i + LANES <= size; i += LANES)
+            for (int j = 0; j < 4; j++) sums[j] += *(const Lanes *)(query + i) * *(const Lanes *)(key[j] + i);
+        for (; i < size; i++)
+            for (int j = 0; j < 4; j++) rest[j] += query[i] * key[j][i];
+        *(Four *)(scores + t) = horizontal_sums(sums[0], sums[1], sums[2], sums[3]) + *(const Four *)rest;
     }
+}
+
+/* Replaces scores by exp(score - highest score); returns their sum. */
+static float exponentiate(float *scores, int64_t count) {
+    float highest = -INFINITY, total = 0;
+#pragma omp simd reduction(max : highest)
+    for (int64_t t = 0; t < count; t++) highest = scores[t] > highest ? scores[t] : highest;
+#pragma omp simd reduction(+ : total)
+    for (int64_t t = 0; t < count; t++) total += scores[t] = fast_exp(scores[t] - highest);
+    return total;
+}
+
+/* `registers` registers of output = Σ weights[t] · value t. */
+INLINED void sum_values(
+    const float *weights, const KeyValues *kv, const float *values, float scale, const int registers, float *output) {
+    enum { MOST = 4 };
+    Lanes sums[MOST];
+    for (int part = 0; part < registers; part++) sums[part] = (Lanes){0};
+    for (int64_t t = 0; t < kv->count; t++) {
+        const float *value = kv_at(kv, values, t);
+        for (int part = 0; part < registers; part++) sums[part] += weights[t] * *(const Lanes *)(value + part * LANES);
+    }
+    for (int part = 0; part < registers; part++) *(Lanes *)(output + part * LANES) = sums[part] * scale;
 }
 
 /* Rotary position encoding of one head of a query or key, in place: pairs (2i, 2i + 1) are rotated. */
@@ -158,14 +175,21 @@ static void rotate(float *x, const float *cos, const float *sin, int64_t size) {
     }
 }
 
-/* Attention of one query of one head. */
+/* Attention of one query of one head. scores: scratch. */
 static void attend(
-    const float *query, const KeyValues *kv, int64_t layer, int64_t head, int64_t head_width, float *scores,
-    float *output) {
-    const float *keys = kv->keys + layer * kv->layer_stride + head * kv->head_stride;
-    for (int64_t t = 0; t < kv->count; t++)
-        scores[t] = dot(query, keys + (kv->index ? kv->index[t] : t) * kv->stride, head_width);
-    softmax_weighted_sum(scores, kv->count, keys + kv->value_offset, kv->index, kv->stride, head_width, output);
+    const float *query, const KeyValues *kv, int64_t layer, int64_t head, int64_t size, float *scores, float *output) {
+    const float *keys = kv->keys + layer * kv->layer_stride + head * kv->head_stride, *values = keys + kv->value_offset;
+    int64_t i = 0;
+    score_keys(query, kv, keys, size, scores);
+    const float total = exponentiate(scores, kv->count), scale = kv->count ? 1 / total : 0;
+    for (; i + 4 * LANES <= size; i += 4 * LANES) sum_values(scores, kv, values + i, scale, 4, output + i);
+    for (; i + 2 * LANES <= size; i += 2 * LANES) sum_values(scores, kv, values + i, scale, 2, output + i);
+    for (; i + LANES <= size; i += LANES) sum_values(scores, kv, values + i, scale, 1, output + i);
+    for (; i < size; i++) {
+        float sum = 0;
+        for (int64_t t = 0; t < kv->count; t++) sum += scores[t] * kv_at(kv, values, t)[i];
+        output[i] = sum * scale;
+    }
 }
 
 /* The hidden units of the feed-forward network, (rows, d_ff): its first linear layer and the activation. */

@@ -15,6 +15,10 @@ typedef struct {                                  /* rows of activations, quanti
     float *scales;                                /* of each row */
 } QuantizedRows;
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* The output columns [first, last) that this thread computes: whole panels. */
 static void partition_columns(const Thread *thread, int64_t outputs, int64_t *first, int64_t *last) {
     partition(thread, (outputs + PANEL - 1) / PANEL, first, last);
@@ -111,13 +115,6 @@ static float quantize_row(const float *x, int64_t size, uint8_t *quantized) {
     return largest / 127.0f + nan_or_zero;
 }
 
-static void store_with_bias(const float *sums, const float *bias, int64_t o, int64_t cols, float *y) {
-    if (bias)
-        for (int64_t k = 0; k < cols; k++) y[k] = sums[k] + bias[o + k];
-    else
-        memcpy(y, sums, sizeof(float) * cols);
-}
-
 /* int8: quantises the rows of x, each thread some of them; float32: nothing. */
 static void quantize_input(
     const Thread *thread, const HeedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized) {
@@ -130,31 +127,43 @@ static void quantize_input(
     barrier(thread);
 }
 
+/* One row of a panel whose first output is `o`, from the sums of int8 products. Where x is stored with an offset, the
+   offset times the sum of W's row is subtracted. */
+INLINED void scale_sums(const HeedMatrix *matrix, int64_t o, const int32_t *sums, float x_scale, float *y) {
+    const float *scales = matrix->output_scales + o;
+    const int32_t *output_sums = matrix->output_sums + o;
+    for (int k = 0; k < PANEL; k++) y[k] = x_scale * scales[k] * (sums[k] - X_OFFSET * output_sums[k]);
+}
+
+INLINED void add_bias(const HeedMatrix *matrix, int64_t o, float *y) {
+    const float *bias = matrix->bias + o;
+    for (int k = 0; k < PANEL && matrix->bias; k++) y[k] += bias[k];
+}
+
 /* Columns [first, last) of y = x Wᵀ + b; first begins a panel. y: the columns of the first row, rows `stride` apart.
-   int8: x has been quantised. Where it is stored with an offset, the offset times the sum of W's row is subtracted. */
+   int8: x has been quantised. */
 static void multiply(
     const HeedMatrix *matrix, const float *x, QuantizedRows quantized, int64_t all_rows, int64_t first, int64_t last,
     float *y, int64_t stride) {
     const int64_t size = matrix->inputs, padded = round_to_group(size);
     for (int64_t o = first; o < last; o += PANEL)
         for (int64_t r = 0; r < all_rows; r += MAX_ROWS) {
-            const int64_t rows = all_rows - r < MAX_ROWS ? all_rows - r : MAX_ROWS;
-            const int64_t cols = last - o < PANEL ? last - o : PANEL;
+            const int64_t rows = least(all_rows - r, MAX_ROWS), columns = least(last - o, PANEL);
             float sums[MAX_ROWS][PANEL];
-            if (matrix->output_scales) {
-                int32_t int_sums[MAX_ROWS][PANEL];
-                const int8_t *panel = (const int8_t *)matrix->weight + o * padded;
-                tile_int8(panel, quantized.values + r * padded, padded, rows, int_sums);
-                for (int64_t i = 0; i < rows; i++)
-                    for (int64_t k = 0; k < cols; k++) {
-                        const int32_t centred = int_sums[i][k] - X_OFFSET * matrix->output_sums[o + k];
-                        sums[i][k] = quantized.scales[r + i] * matrix->output_scales[o + k] * centred;
-                    }
-            } else {
+            int32_t int_sums[MAX_ROWS][PANEL];
+            if (matrix->output_scales)
+                tile_int8((const int8_t *)matrix->weight + o * padded, quantized.values + r * padded, padded, rows, int_sums);
+            else
                 tile_f32((const float *)matrix->weight + o * size, x + r * size, size, rows, sums);
+            for (int64_t i = 0; i < rows; i++) {
+                if (matrix->output_scales) scale_sums(matrix, o, int_sums[i], quantized.scales[r + i], sums[i]);
+                add_bias(matrix, o, sums[i]);
+                float *const row = y + (r + i) * stride + o - first;
+                if (columns == PANEL)
+                    memcpy(row, sums[i], sizeof sums[i]); /* of constant size: registers */
+                else
+                    memcpy(row, sums[i], sizeof(float) * columns);
             }
-            for (int64_t i = 0; i < rows; i++)
-                store_with_bias(sums[i], matrix->bias, o, cols, y + (r + i) * stride + o - first);
         }
 }
 

@@ -30,15 +30,18 @@ typedef struct {
     float *logits;                                /* (threads, rows, VOCABULARY_BLOCK) */
 } NextTokens;
 
-/* Adds one row's logits to its sum of exponentials. */
-static void add_exponentials(const float *logits, int64_t count, Partial *partial) {
-    float highest = partial->highest, total = 0;
-#pragma omp simd reduction(max : highest)
-    for (int64_t i = 0; i < count; i++) highest = logits[i] > highest ? logits[i] : highest;
+/* Adds one row's logits to its sum of exponentials; returns the largest of them. */
+static float add_exponentials(const float *logits, int64_t count, Partial *partial) {
+    float largest = -INFINITY, total = 0;
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < count; i++) largest = logits[i] > largest ? logits[i] : largest;
+    const float highest = largest > partial->highest ? largest : partial->highest;
 #pragma omp simd reduction(+ : total)
     for (int64_t i = 0; i < count; i++) total += fast_exp(logits[i] - highest);
-    partial->total = (partial->total ? partial->total * exp(partial->highest - highest) : 0) + total;
+    if (partial->total && highest > partial->highest) partial->total *= exp(partial->highest - highest);
+    partial->total += total;
     partial->highest = highest;
+    return largest;
 }
 
 static void forbid(float *logits, int64_t first, int64_t last, int64_t token) {
@@ -69,13 +72,14 @@ static void find_next_tokens(
         for (int64_t r = 0; r < next->rows; r++) {
             const Allowed *allowed = &next->allowed[r];
             float *row = logits + r * VOCABULARY_BLOCK;
-            add_exponentials(row, last - first, &partials[r]);
+            const float largest = add_exponentials(row, last - first, &partials[r]);
+            const int64_t list = (thread->index * next->rows + r) * next->count, filled = partials[r].filled;
             forbid(row, first, last, next->pad);
             forbid(row, first, last, next->bos);
             if (allowed->only >= first && allowed->only < last) next->only[r] = row[allowed->only - first];
             if (!allowed->may_end) forbid(row, first, last, next->eos);
             if (next->no_repeat_ngram) forbid_repeats(allowed, next->no_repeat_ngram, row, first, last);
-            const int64_t list = (thread->index * next->rows + r) * next->count;
+            if (filled == next->count && largest <= next->values[list + filled - 1]) continue;
             partials[r].filled = topk_insert(
                 row, first, last - first, partials[r].filled, next->count, next->values + list, next->tokens + list);
         }

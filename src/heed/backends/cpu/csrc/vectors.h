@@ -66,10 +66,30 @@ INLINED Integers dot4_add(Integers sums, const int8_t *w, const uint8_t *x) {
 #endif
 }
 
-INLINED float horizontal_sum(Lanes x) {
-    float lanes[LANES];
-    memcpy(lanes, &x, sizeof lanes);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
-    return lanes[0];
+typedef float Four __attribute__((vector_size(16), aligned(4)));
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#endif
+
+/* Four sums over a quarter of the lanes each. */
+INLINED Four sum_of_quarters(Lanes x) {
+#if defined(__AVX512F__)
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1));
+    return (Four)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+#elif defined(__AVX2__)
+    return (Four)_mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+#else
+    return (Four)x;
+#endif
+}
+
+/* The sums over all lanes of four registers. */
+INLINED Four horizontal_sums(Lanes a, Lanes b, Lanes c, Lanes d) {
+    const Four w = sum_of_quarters(a), x = sum_of_quarters(b), y = sum_of_quarters(c), z = sum_of_quarters(d);
+    const Four wx = SHUFFLE(w, x, 0, 4, 1, 5) + SHUFFLE(w, x, 2, 6, 3, 7); /* w0 + w2, x0 + x2, w1 + w3, x1 + x3 */
+    const Four yz = SHUFFLE(y, z, 0, 4, 1, 5) + SHUFFLE(y, z, 2, 6, 3, 7);
+    return SHUFFLE(wx, yz, 0, 1, 4, 5) + SHUFFLE(wx, yz, 2, 3, 6, 7);
 }
