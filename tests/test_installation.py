@@ -56,7 +56,7 @@ def environment_without_torch(path: Path) -> tuple[Path, Path]:
         except PackageNotFoundError:  # required on another system only
             continue
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"} if name not in NOT_FOR_TRANSLATING else ():
-            (packages / top).symlink_to(distribution(name).locate_file(top))
+            (packages / top).symlink_to(str(distribution(name).locate_file(top)))
     return programs, packages
 
 
