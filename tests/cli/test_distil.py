@@ -13,7 +13,7 @@ def test_distil_trains_a_student_and_resumes(train_options: list[str], tmp_path:
     command = ["distil", teacher, "--out", student, "--preset", "tiny", *small]
     distilled = heed(*command)
     assert distilled.returncode == 0, distilled.stderr
-    assert "translating with backend" in distilled.stderr
+    assert f"translating the sources with {teacher}, backend" in distilled.stderr
     assert "translations reached the length limit and are left out" in distilled.stderr
     assert f"done after step 4: the model of step 4 is in {student}" in distilled.stderr
     again = heed(*command)
@@ -21,7 +21,7 @@ def test_distil_trains_a_student_and_resumes(train_options: list[str], tmp_path:
     assert f"error: {student} already holds a distillation: resume it" in again.stderr
     resumed = heed(*command[:-1], "training.max_steps=6", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert "translating with backend" not in resumed.stderr
+    assert "translating the sources" not in resumed.stderr
     assert "done after step 6" in resumed.stderr
 
 

@@ -48,8 +48,8 @@ def test_batching_never_changes_or_swaps_translations(server: Running, translato
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server whose translations take longer than its deadline, with a queue of three."""
-    folder = make_folder(tmp_path_factory.mktemp("models") / "slow", max_length=2000)
-    limits = ("--set", "serve.queue=3", "--set", "serve.deadline=1", "--set", "search.min_length=1900")
+    folder = make_folder(tmp_path_factory.mktemp("models") / "slow", max_length=8000)
+    limits = ("--set", "serve.queue=3", "--set", "serve.deadline=1", "--set", "search.min_length=7900")
     with serving(folder, *limits, *MANY, "--set", "search.no_repeat_ngram=1500", "--set", "search.beam=50") as running:
         yield running
 
