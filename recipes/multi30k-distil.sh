@@ -1,0 +1,62 @@
+#!/bin/sh
+# Distil three teachers, and three of the opposite direction, into students of both sizes:
+# recipes/multi30k-distil.sh CORPUS OUT. CORPUS holds train.en, train.de, val.en, val.de.
+# Models of one stage are trained at the same time, on a GPU that they share. Run it again to continue after a failure.
+set -eu
+usage="recipes/multi30k-distil.sh CORPUS OUT"
+corpus=${1:?$usage} out=${2:?$usage}
+shift 2
+recipes=$(dirname "$0") seeds="1 2 3" jobs=""
+mkdir -p "$out"
+
+background() { # NAME COMMAND…: its output goes to OUT/NAME.log
+    log=$out/$1.log
+    shift
+    "$@" > "$log" 2>&1 &
+    jobs="$jobs $!"
+}
+
+finish() { # waits for all of them
+    for job in $jobs; do wait "$job"; done
+    jobs=""
+}
+
+for seed in $seeds; do
+    for direction in "en de" "de en"; do
+        from=${direction% *} to=${direction#* }
+        background "$from-$to-s$seed" heed train --source "$corpus/train.$from" --target "$corpus/train.$to" \
+            --valid-source "$corpus/val.$from" --valid-target "$corpus/val.$to" --preset tiny \
+            --config "$recipes/multi30k-best.toml" --set data.source_language="$from" --set data.target_language="$to" \
+            --set training.seed="$seed" --out "$out/$from-$to-s$seed" --resume "$@"
+    done
+done
+finish
+
+# The first student's run translates the text, and the others begin when it begins to train.
+first=$out/student-best-s1
+background student-best-s1 heed distil "$out/en-de-s1" "$out/en-de-s2" "$out/en-de-s3" \
+    --reverse "$out/de-en-s1" --reverse "$out/de-en-s2" --reverse "$out/de-en-s3" \
+    --preset tiny --config "$recipes/multi30k-best.toml" --out "$first" --resume "$@"
+until [ -e "$first/journal.jsonl" ]; do
+    kill -0 ${jobs} 2> /dev/null || { cat "$out/student-best-s1.log" >&2; exit 1; }
+    sleep 1
+done
+text=""
+for name in training-1 translated-1 reverse-1-1 reverse-2-1 reverse-3-1; do
+    text="$text --pairs $first/distilled/$name.jsonl"
+done
+for seed in $seeds; do
+    for size in tiny best; do
+        [ "$size-s$seed" = best-s1 ] || background "student-$size-s$seed" heed train $text \
+            --valid-pairs "$first/distilled/validation-1.jsonl" --preset tiny --config "$recipes/multi30k-$size.toml" \
+            --set training.seed="$seed" --out "$out/student-$size-s$seed" --resume "$@"
+    done
+done
+finish
+
+for size in tiny best; do
+    for seed in $seeds; do
+        echo "student-$size-s$seed, validation text:"
+        heed evaluate "$out/student-$size-s$seed" --source "$corpus/val.en" --reference "$corpus/val.de" --tokenize none
+    done
+done
