@@ -1,4 +1,5 @@
 import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,7 +11,16 @@ from heed.text import lexicon
 from heed.text.letter_model import LetterModel
 from heed.text.lexicon import Lexicon
 from heed.text.source_noise import misspell
-from heed.text.spelling import Correction, SpellingCorrector, _edit_distances
+from heed.text.spelling import (
+    _ADDED,
+    _DOUBLED,
+    _OMITTED,
+    _REPLACED,
+    _SWAPPED,
+    Correction,
+    SpellingCorrector,
+    _edit_costs,
+)
 
 ANIMALS = ("dog", "horse", "elephant", "crocodile")
 PLACES = ("garden", "kitchen", "street", "mountain", "harbour")
@@ -80,28 +90,30 @@ def test_most_misspelt_words_are_corrected() -> None:
     assert remaining < wrong / 2
 
 
-def naive_distance(first: str, second: str) -> int:
-    """Optimal string alignment, as it is defined."""
-    if not first or not second:
-        return len(first) + len(second)
-    best = min(
-        naive_distance(first[:-1], second) + 1,
-        naive_distance(first, second[:-1]) + 1,
-        naive_distance(first[:-1], second[:-1]) + (first[-1] != second[-1]),
+@cache
+def naive_cost(word: str, other: str) -> float:
+    """The least cost of the edits that misspell `other` as `word`, by the definition."""
+    if not word or not other:
+        added = naive_cost(word[:-1], "") + (_DOUBLED if word[-2:-1] == word[-1] else _ADDED) if word else 0.0
+        return float(added + _OMITTED * len(other))
+    cost = min(
+        naive_cost(word[:-1], other) + (_DOUBLED if word[-2:-1] == word[-1] else _ADDED),
+        naive_cost(word, other[:-1]) + _OMITTED,
+        naive_cost(word[:-1], other[:-1]) + _REPLACED * (word[-1] != other[-1]),
     )
-    if first[-2:] == second[-2:][::-1] and len(first) > 1 and len(second) > 1:
-        best = min(best, naive_distance(first[:-2], second[:-2]) + 1)
-    return best
+    if word[-2:] == other[-2:][::-1] and len(word) > 1 and len(other) > 1:
+        cost = min(cost, naive_cost(word[:-2], other[:-2]) + _SWAPPED)
+    return float(cost)
 
 
 @given(WORDS, st.lists(WORDS, min_size=1, max_size=5))
-def test_edit_distances_are_those_of_the_definition(word: str, others: list[str]) -> None:
+def test_edit_costs_are_those_of_the_definition(word: str, others: list[str]) -> None:
     lengths = np.array([len(other) for other in others])
     letters = np.zeros((len(others), max(lengths.max(), 1)), np.uint32)
     for row, other in zip(letters, others, strict=True):
         row[: len(other)] = [ord(letter) for letter in other]
-    expected = [naive_distance(word, other) for other in others]
-    assert _edit_distances(word, letters, lengths).tolist() == expected
+    expected = [naive_cost(word, other) for other in others]
+    assert _edit_costs(word, letters, lengths).tolist() == pytest.approx(expected)
 
 
 @given(st.lists(st.text("abc xyzÄß.'", max_size=20), max_size=6))

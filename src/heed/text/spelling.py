@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from heed.text.letter_model import LetterModel
 from heed.text.lexicon import BOUNDARY, WORD, Lexicon
 
-_EDIT, _SECOND_EDIT = 4e-5, 0.003  # probability that a word is misspelt as one particular other
+_MISSPELT = 0.05  # share of misspelt words
+# Negative log-probability of each edit of a misspelt word. Of a letter that is replaced or added there are 25 others.
+_OMITTED = _DOUBLED = _SWAPPED = np.float32(5.2)
+_REPLACED = _ADDED = np.float32(7.5)
 _BIGRAM_WEIGHT = 0.9  # the rest is the word's own frequency
 _MAX_RARE = 10  # occurrences in the training sources up to which a word may be a misspelling
 _MIN_LETTERS_OF_TWO_EDITS = 4
@@ -70,8 +73,8 @@ class SpellingCorrector:
     def _most_probable(self, before: str, word: str, after: str) -> str:
         """The word itself or a neighbour of it, between two other words."""
         scores = {word: self._log_prob(before, word) + self._log_prob(word, after)}
-        for neighbour, edits in self._neighbours(word):
-            channel = log(_EDIT) + (edits - 1) * log(_SECOND_EDIT)
+        for neighbour, cost in self._neighbours(word):
+            channel = log(_MISSPELT) - cost
             scores[neighbour] = self._log_prob(before, neighbour) + self._log_prob(neighbour, after) + channel
         return max(scores, key=lambda candidate: scores[candidate])
 
@@ -91,17 +94,17 @@ class SpellingCorrector:
     def _count(self, word: str) -> int:
         return self._lexicon.texts if word == BOUNDARY else self._lexicon.counts.get(word, 0)
 
-    def _find_neighbours(self, word: str) -> list[tuple[str, int]]:
-        """The words of the lexicon within one edit, or two if the word is long and unknown, and how many they are."""
+    def _find_neighbours(self, word: str) -> list[tuple[str, float]]:
+        """The words of the lexicon within one edit, or two if the word is long and unknown, and what they cost."""
         has_two = len(word) >= _MIN_LETTERS_OF_TWO_EDITS and word not in self._lexicon.counts
         limit = 2 if has_two else 1
         words, letters, letter_counts = self._letters
         own_counts = np.bincount([ord(letter) % _LETTER_BINS for letter in word], minlength=_LETTER_BINS)
         # An edit changes the counts of two letters at most. This leaves few words, whose edits are counted.
         near = np.flatnonzero(abs(letter_counts - own_counts.astype(np.int8)).sum(1) <= 2 * limit)
-        edits = _edit_distances(word, letters[near], letter_counts[near].sum(1))
-        chosen = np.flatnonzero((edits <= limit) & (edits > 0))
-        return [(words[near[index]], int(edits[index])) for index in chosen]
+        costs = _edit_costs(word, letters[near], letter_counts[near].sum(1))
+        chosen = np.flatnonzero((costs <= limit * _REPLACED) & (costs > 0))
+        return [(words[near[index]], float(costs[index])) for index in chosen]
 
     @cached_property
     def _letter_model(self) -> LetterModel:
@@ -127,22 +130,23 @@ def _cased_like(written: str, form: str) -> str:
     return form[:1].upper() + form[1:] if written[:1].isupper() else form
 
 
-def _edit_distances(word: str, others: NDArray[np.uint32], lengths: NDArray[np.integer]) -> NDArray[np.int16]:
-    """The number of insertions, deletions, replacements and swaps of neighbours from a word to each of the others.
+def _edit_costs(word: str, others: NDArray[np.uint32], lengths: NDArray[np.integer]) -> NDArray[np.float32]:
+    """The least cost of the edits that misspelt each of the others as a word.
 
-    Optimal string alignment: row i has the distances of the first i letters to the first j letters of the others.
+    Optimal string alignment: row i has the costs from the first j letters of the others to the first i of the word.
     """
     columns = others[:, : max(lengths, default=0)].T
-    first = np.repeat(np.arange(len(columns) + 1, dtype=np.int16)[:, None], columns.shape[1], axis=1)
+    first = np.repeat(_OMITTED * np.arange(len(columns) + 1, dtype=np.float32)[:, None], columns.shape[1], axis=1)
     rows = [first]
     for i, letter in enumerate(word, 1):
-        row = np.empty_like(first)
-        row[0] = i
+        added = _DOUBLED if word[i - 2 : i - 1] == letter else _ADDED
+        row = rows[-1] + added
         is_equal = columns == ord(letter)
         for j in range(1, len(row)):
-            row[j] = np.minimum(np.minimum(rows[-1][j], row[j - 1]) + 1, rows[-1][j - 1] + ~is_equal[j - 1])
+            replaced = rows[-1][j - 1] + _REPLACED * ~is_equal[j - 1]
+            row[j] = np.minimum(np.minimum(row[j], row[j - 1] + _OMITTED), replaced)
             if i > 1 and j > 1:
                 is_swapped = is_equal[j - 2] & (columns[j - 1] == ord(word[i - 2]))
-                row[j] = np.where(is_swapped, np.minimum(row[j], rows[-2][j - 2] + 1), row[j])
+                row[j] = np.where(is_swapped, np.minimum(row[j], rows[-2][j - 2] + _SWAPPED), row[j])
         rows = [rows[-1], row]
     return rows[-1][lengths, np.arange(columns.shape[1])]
