@@ -299,6 +299,55 @@ static void test_beam_step(void) {
     print("beam-step", shown, 4);
 }
 
+/* A small OpenMP runtime: it starts threads for each call, at most `most_threads`. */
+static _Thread_local int thread_index, thread_count = 1;
+static unsigned most_threads;
+
+typedef struct {
+    void (*function)(void *);
+    void *argument;
+    int index, count;
+} Part;
+
+static void *run_part(void *argument) {
+    const Part *part = argument;
+    thread_index = part->index, thread_count = part->count;
+    part->function(part->argument);
+    return NULL;
+}
+
+static void parallel(void (*function)(void *), void *argument, unsigned threads, unsigned flags) {
+    Part parts[8];
+    pthread_t handles[8];
+    check(threads <= 8 && flags == 0, "a region has as many threads as were asked for");
+    const int count = threads < most_threads ? threads : most_threads;
+    for (int i = 0; i < count; i++) {
+        parts[i] = (Part){function, argument, i, count};
+        check(!pthread_create(&handles[i], NULL, run_part, &parts[i]), "a thread starts");
+    }
+    for (int i = 0; i < count; i++) pthread_join(handles[i], NULL);
+}
+
+static int get_thread_index(void) { return thread_index; }
+static int get_thread_count(void) { return thread_count; }
+
+static void test_openmp_pool(void) {
+    enum { ROWS = 50, DEPTH = 40, COLUMNS = 70 };
+    const float *a = numbers(ROWS * DEPTH, 1), *b = numbers(DEPTH * COLUMNS, 1);
+    const HeedOpenMP openmp = {parallel, get_thread_index, get_thread_count};
+    HeedPool *borrowed = heed_open_openmp_pool(&openmp);
+    float expected[ROWS * COLUMNS], c[ROWS * COLUMNS];
+    HeedGemm gemm = {{a, DEPTH, 1}, {b, COLUMNS, 1}, expected, ROWS, DEPTH, COLUMNS, NULL, 0};
+    check(engine->gemm(&gemm, NULL, 1) == 0, "a matmul succeeds in one thread");
+    gemm.c = c;
+    for (most_threads = 1; most_threads <= 3; most_threads++) {
+        memset(c, 0, sizeof c);
+        check(engine->gemm(&gemm, borrowed, 3) == 0, "a matmul succeeds in the threads of an OpenMP runtime");
+        check(!memcmp(c, expected, sizeof c), "its result is that of one thread");
+    }
+    heed_close_pool(borrowed);
+}
+
 int main(int count, char **arguments) {
     engine = heed_engine(count > 1 ? arguments[1] : NULL);
     if (!engine) {
@@ -311,6 +360,7 @@ int main(int count, char **arguments) {
     test_training();
     test_beam_step();
     test_bpe();
+    test_openmp_pool();
     test_decoder_steps();
     test_models(count > 2);
     heed_close_pool(pool);

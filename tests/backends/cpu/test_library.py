@@ -3,6 +3,7 @@
 import ctypes
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -158,6 +159,38 @@ def test_calls_from_several_threads_at_once_share_a_pool_or_start_their_own(monk
     assert all(torch.equal(result, expected) for result in results)
     assert team()[0] == team(2)[0]
     assert team(1) == (None, 1)
+
+
+@needs_library
+@pytest.mark.skipif(sys.platform != "linux", reason="torch for Linux has GNU's OpenMP runtime")
+def test_training_uses_the_threads_of_torchs_operators() -> None:
+    """A pool beside torch's spinning threads made training with two threads on two cores as slow as with one."""
+    script = """
+import os, torch
+from heed.backends.cpu.linear import matmul
+torch.set_num_threads(3)
+a, b = torch.rand(300, 200), torch.rand(200, 100)
+a.mul_(0.5), a @ b
+before = len(os.listdir("/proc/self/task"))
+torch.testing.assert_close(matmul(a, b), a @ b)
+print(before, len(os.listdir("/proc/self/task")))
+torch.set_num_threads(1)
+torch.testing.assert_close(matmul(a, b), a @ b)
+"""
+    before, after = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert after == before
+
+
+@needs_library
+def test_without_torchs_threads_training_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    monkeypatch.setattr(library, "_pools", library._Pools())
+    monkeypatch.setattr(library, "_openmp_of_torch", lambda: None)
+    a, b = torch.randn(60, 70), torch.randn(70, 50)
+    assert library.team_of_torch() == team()
+    torch.testing.assert_close(matmul(a, b), a @ b)
 
 
 @needs_library

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.backends.cpu.dropout import DropoutStruct, draw_seed
-from heed.backends.cpu.library import check_status, engine, team
+from heed.backends.cpu.library import check_status, engine, team_of_torch
 from heed.backends.cpu.pointers import pointer, strided_pointer
 from heed.model.layout import AttentionPattern, Packed
 
@@ -104,5 +104,5 @@ def _run(
     struct = _AttentionStruct(
         *rows, *cu_seqlens, tokens, key_tokens, sentences, heads, head_width, key_layout.max_seqlen, causal, dropout
     )
-    status = engine().attention(ctypes.byref(struct), *team())
+    status = engine().attention(ctypes.byref(struct), *team_of_torch())
     check_status(status, "attention", f"packed sentences of {tokens} queries and {key_tokens} keys in total")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.backends.base import dropout_threshold
-from heed.backends.cpu.library import engine, team
+from heed.backends.cpu.library import engine, team_of_torch
 from heed.backends.cpu.pointers import pointer
 from heed.model.transformer import replace_modules
 
@@ -54,7 +54,7 @@ def apply_dropout(x: Tensor, dropout: DropoutStruct) -> Tensor:
     x, output = x.contiguous(), torch.empty(x.shape, dtype=torch.float32, device="cpu")
     rows, size = x.shape[:-1].numel(), x.shape[-1]
     pointers = (pointer(tensor, torch.float32, *x.shape) for tensor in (x, output))
-    engine().dropout(ctypes.byref(dropout), *pointers, rows, size, *team())
+    engine().dropout(ctypes.byref(dropout), *pointers, rows, size, *team_of_torch())
     return output
 
 

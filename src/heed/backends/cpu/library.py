@@ -41,6 +41,12 @@ _FUNCTIONS = {
 }
 
 
+class _OpenMPStruct(ctypes.Structure):
+    """`HeedOpenMP` of `csrc/heed.h`."""
+
+    _fields_: ClassVar = [(name, _address) for name in ("parallel", "thread_index", "thread_count")]
+
+
 class _EngineStruct(ctypes.Structure):
     """`HeedEngine` of `csrc/heed.h`: the functions for one instruction set."""
 
@@ -53,6 +59,7 @@ class NativeFunctions:
 
     isa: str
     open_pool: Callable[[int], int | None]
+    open_openmp_pool: Callable[..., int | None]
     self_test: Callable[..., int]
     linear: Callable[..., int]
     encode: Callable[..., int]
@@ -104,6 +111,7 @@ def _open(file: Path) -> ctypes.CDLL:
     library.heed_engine.restype, library.heed_engine.argtypes = ctypes.POINTER(_EngineStruct), (ctypes.c_char_p,)
     library.heed_self_test.restype, library.heed_self_test.argtypes = _status, (ctypes.POINTER(_EngineStruct),)
     library.heed_open_pool.restype, library.heed_open_pool.argtypes = _address, (_integer,)
+    library.heed_open_openmp_pool.restype, library.heed_open_openmp_pool.argtypes = _address, (_address,)
     if library.heed_sources().decode() != sources_digest():
         raise NoEngineError(f"{file} was built from other sources than those in csrc: run make setup or pip install")
     return library
@@ -119,9 +127,8 @@ def _chosen(library: ctypes.CDLL, requested: str | None) -> NativeFunctions:
             if requested is not None:
                 raise ConfigError(f"HEED_ISA = {requested!r} cannot be used: this processor does not have it")
         elif library.heed_self_test(functions) == 0:
-            return NativeFunctions(
-                isa, library.heed_open_pool, *(getattr(functions.contents, name) for name in _FUNCTIONS)
-            )
+            functions_of_isa = (getattr(functions.contents, name) for name in _FUNCTIONS)
+            return NativeFunctions(isa, library.heed_open_pool, library.heed_open_openmp_pool, *functions_of_isa)
         else:
             note_fallback(f"the compiled code for {isa} is not used: its self-test failed on this processor")
     raise NoEngineError("the self-tests of the compiled code failed on this processor")
@@ -155,17 +162,34 @@ def team(threads: int | None = None) -> tuple[int | None, int]:
     return None if threads == 1 else _pools.of(max(threads, most)), threads
 
 
+def team_of_torch() -> tuple[int | None, int]:
+    """As `team`, for calls that alternate with torch's operators: the threads of these, where they can be called.
+
+    torch's OpenMP threads spin for a while after each operator, and a pool of others would have to share the cores with
+    them: on two cores, two threads trained no faster than one.
+    """
+    threads = max_threads()
+    return (None if threads == 1 else _pools.of_torch() or _pools.of(threads)), threads
+
+
 class _Pools:
-    """Threads that wait for calls: a pool for each number of threads that was in force."""
+    """Threads that wait for calls: a pool for each number of threads that was in force, and torch's."""
 
     def __init__(self) -> None:
-        self._forget()
+        self._start()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)  # a child process has none of its parent's threads
+            os.register_at_fork(after_in_child=self._start_in_child)
 
-    def _forget(self) -> None:
+    def _start(self) -> None:
         self._lock = threading.Lock()
         self._opened: dict[int, int | None] = {}
+        self._torch: int | None = None
+        self._torch_is_known = False
+
+    def _start_in_child(self) -> None:
+        """A child process has none of its parent's threads, and GNU's OpenMP would wait for them for ever."""
+        self._start()
+        self._torch_is_known = True
 
     def of(self, threads: int) -> int | None:
         if threads not in self._opened:
@@ -173,6 +197,28 @@ class _Pools:
                 if threads not in self._opened:
                     self._opened[threads] = engine().open_pool(threads)
         return self._opened[threads]
+
+    def of_torch(self) -> int | None:
+        """The threads of torch's OpenMP runtime; None: they cannot be called."""
+        if not self._torch_is_known:
+            with self._lock:
+                openmp = _openmp_of_torch()
+                self._torch = None if openmp is None else engine().open_openmp_pool(ctypes.byref(openmp))
+                self._torch_is_known = True
+        return self._torch
+
+
+def _openmp_of_torch() -> _OpenMPStruct | None:
+    """The functions of the OpenMP runtime that torch was linked to: GNU's, or LLVM's under the same names."""
+    torch = imported_torch()
+    if torch is None:
+        return None
+    library = ctypes.CDLL(torch._C.__file__)  # already loaded; its symbols include those of what it needs
+    try:
+        functions = [getattr(library, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]
+    except AttributeError:
+        return None
+    return _OpenMPStruct(*(ctypes.cast(function, _address) for function in functions))
 
 
 _pools = _Pools()

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.backends.cpu.library import check_status, engine, team
+from heed.backends.cpu.library import check_status, engine, team_of_torch
 from heed.backends.cpu.pointers import pointer, pointer_or_none, strided_pointer
 from heed.model.transformer import replace_modules
 
@@ -51,7 +51,7 @@ def matmul(
         pointer(result, torch.float32, rows, columns), rows, depth, columns,
         pointer_or_none(bias, torch.float32, columns), accumulate,
     )  # fmt: skip
-    check_status(engine().gemm(ctypes.byref(gemm), *team()), "a matmul")
+    check_status(engine().gemm(ctypes.byref(gemm), *team_of_torch()), "a matmul")
     return result
 
 

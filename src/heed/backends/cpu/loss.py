@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heed.backends.base import FusedLoss
 from heed.backends.chunked_loss import MatmulFn, loss_and_gradients
-from heed.backends.cpu.library import engine, team
+from heed.backends.cpu.library import engine, team_of_torch
 from heed.backends.cpu.pointers import pointer
 from heed.model.embeddings import check_ids
 
@@ -50,7 +50,7 @@ class _Loss(torch.autograd.Function):
             tokens, vocab_size = logits.shape
             cross_entropy(
                 pointer(logits, torch.float32, tokens, vocab_size), pointer(targets, torch.int64, tokens),
-                pointer(losses, torch.float32, tokens), tokens, vocab_size, pad_id, smoothing, *team(),
+                pointer(losses, torch.float32, tokens), tokens, vocab_size, pad_id, smoothing, *team_of_torch(),
             )  # fmt: skip
 
         chunk = max(1, LOGITS_AT_A_TIME // len(weight))

@@ -36,6 +36,14 @@ enum { HEED_PANEL = 32, HEED_GROUP = 4 };         /* outputs per panel; inputs p
 
 typedef struct HeedPool HeedPool;                 /* threads that wait for calls */
 
+/* An OpenMP runtime, by its functions GOMP_parallel, omp_get_thread_num and omp_get_num_threads, which GNU's and LLVM's
+   have. */
+typedef struct {
+    void (*parallel)(void (*function)(void *), void *argument, unsigned threads, unsigned flags);
+    int (*thread_index)(void);
+    int (*thread_count)(void);
+} HeedOpenMP;
+
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
 /* A linear layer for inference, y = x Wᵀ + b, in float32 or with W quantised to int8.
@@ -243,6 +251,10 @@ HEED_API const char *heed_sources(void);
 
 /* A pool of so many threads, the caller's included; NULL if out of memory. A fork's child must not use it. */
 HEED_API HeedPool *heed_open_pool(int64_t threads);
+
+/* The threads of an OpenMP runtime as a pool, for calls that alternate with others of that runtime: its threads spin
+   for a while after each call, so threads of another pool would have to share the processors with them. */
+HEED_API HeedPool *heed_open_openmp_pool(const HeedOpenMP *openmp);
 HEED_API void heed_close_pool(HeedPool *pool);
 
 #endif

@@ -91,6 +91,12 @@ HeedPool *heed_open_pool(int64_t threads) {
     return pool;
 }
 
+HeedPool *heed_open_openmp_pool(const HeedOpenMP *openmp) {
+    HeedPool *pool = heed_open_pool(1);
+    if (pool) pool->openmp = *openmp;
+    return pool;
+}
+
 void heed_close_pool(HeedPool *pool) {
     end_pool(pool);
     release(pool);

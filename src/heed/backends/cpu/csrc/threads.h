@@ -1,7 +1,8 @@
 /* Threads that run one function together: a team, its barrier, and how work is divided.
 
    There is no global state: a call brings a pool of waiting threads along, or starts threads of its own that end with
-   it. So independent calls can run at the same time, each with its own number of threads. */
+   it. So independent calls can run at the same time, each with its own number of threads. A pool may also stand for the
+   threads of a program's OpenMP runtime. */
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,6 +30,7 @@ typedef struct {                                  /* one thread of a team */
 typedef void (*TeamFunction)(const Thread *thread, void *context);
 
 struct HeedPool {
+    HeedOpenMP openmp;                            /* parallel: NULL: the pool has threads of its own */
     int64_t count;                                /* the caller's thread included */
     pthread_t handles[MAX_THREADS];
     atomic_llong starting, running;               /* index of the next thread to start; threads that still work */
@@ -116,6 +118,7 @@ static void call_pool(HeedPool *pool, Team *team, TeamFunction function, void *c
 
 /* Starts the threads of a pool, fewer if the system does not start more. */
 static void start_pool(HeedPool *pool, int64_t threads) {
+    pool->openmp = (HeedOpenMP){NULL, NULL, NULL};
     pool->count = 1;
     atomic_init(&pool->starting, 1);
     event_init(&pool->called);
@@ -134,6 +137,24 @@ static void end_pool(HeedPool *pool) {
     pthread_mutex_destroy(&pool->in_use);
 }
 
+typedef struct {                                  /* a call in the threads of an OpenMP runtime */
+    const HeedOpenMP *openmp;
+    Team *team;
+    TeamFunction function;
+    void *context;
+} OpenMPCall;
+
+/* A thread's part. With fewer threads than asked for, which the runtime may give, its first one does all the work. */
+static void run_openmp_thread(void *argument) {
+    const OpenMPCall *call = argument;
+    Team alone = {.count = 1};
+    const Thread thread = {call->team, call->openmp->thread_index()}, only = {&alone, 0};
+    if (call->openmp->thread_count() == call->team->count)
+        call->function(&thread, call->context);
+    else if (thread.index == 0)
+        call->function(&only, call->context);
+}
+
 /* Calls `function` in so many threads: of the pool, unless there is none or another call uses it. */
 static inline void run_team(HeedPool *pool, int64_t threads, TeamFunction function, void *context) {
     Team team = {.count = 1};
@@ -144,6 +165,13 @@ static inline void run_team(HeedPool *pool, int64_t threads, TeamFunction functi
         return;
     }
     event_init(&team.met);
+    if (pool && pool->openmp.parallel) {
+        team.count = threads;
+        OpenMPCall call = {&pool->openmp, &team, function, context};
+        pool->openmp.parallel(run_openmp_thread, &call, (unsigned)threads, 0);
+        event_end(&team.met);
+        return;
+    }
     const int shared = pool && pool->count > 1 && !pthread_mutex_trylock(&pool->in_use);
     if (!shared) start_pool(pool = &own, threads);
     team.count = threads < pool->count ? threads : pool->count;
