@@ -17,6 +17,8 @@ from typing import Literal
 
 import torch
 
+from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.cpu.linear import matmul as native_matmul
 from heed.backends.machine import device_name, run_in_subprocess
 from heed.backends.select import has_onednn
 from heed.backends.torch.linear import prepacked_linear
@@ -145,7 +147,7 @@ def memory_bandwidth(device: torch.device) -> float:
 
 
 def _matmuls(dtype: MatmulDtype, size: int, device: torch.device) -> list[Callable[[], object]]:
-    """The available implementations: float32 on a CPU has BLAS and oneDNN, and which is faster depends on the CPU."""
+    """The available implementations: float32 on a CPU has three, and which is fastest depends on the CPU."""
     if dtype == "int8":
         a, b = (torch.randint(-100, 100, (size, size), dtype=torch.int8, device=device) for _ in range(2))
         return [lambda: torch._int_mm(a, b)]
@@ -154,6 +156,8 @@ def _matmuls(dtype: MatmulDtype, size: int, device: torch.device) -> list[Callab
     if dtype == "float32" and device.type == "cpu" and has_onednn():
         prepacked = prepacked_linear(b, None)
         matmuls.append(lambda: prepacked(a))
+    if dtype == "float32" and device.type == "cpu" and missing_for_compiled_code() is None:
+        matmuls.append(lambda: native_matmul(a, b))
     return matmuls
 
 
