@@ -11,8 +11,9 @@
 enum { PANEL = HEED_PANEL, GROUP = HEED_GROUP };
 
 typedef struct {                                  /* rows of activations, quantised: shared by all threads */
-    uint8_t *values;                              /* (rows, inputs rounded up to whole groups) */
+    uint8_t *values;                              /* (rows, bytes): whole groups, as in vectors.h */
     float *scales;                                /* of each row */
+    int32_t *missing;                             /* of each row: added to all sums of its products */
 } QuantizedRows;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -66,11 +67,11 @@ INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const i
             for (int r = 0; r < rows; r++)
                 for (int part = 0; part < PARTS; part++)
                     sums[r][u][part] = dot4_add(
-                        sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + r * size + i + u * GROUP);
+                        sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + (r * size + i + u * GROUP) * X_BYTES);
     for (; unroll > 1 && i < size; i += GROUP, w += STEP)
         for (int r = 0; r < rows; r++)
             for (int part = 0; part < PARTS; part++)
-                sums[r][0][part] = dot4_add(sums[r][0][part], w + part * GROUP * LANES, x + r * size + i);
+                sums[r][0][part] = dot4_add(sums[r][0][part], w + part * GROUP * LANES, x + (r * size + i) * X_BYTES);
     for (int r = 0; r < rows; r++)
         for (int part = 0; part < PARTS; part++) {
             for (int u = 1; u < unroll; u++) sums[r][0][part] += sums[r][u][part];
@@ -101,17 +102,41 @@ static void tile_int8(const int8_t *w, const uint8_t *x, int64_t size, int64_t r
 
 static int64_t round_to_group(int64_t size) { return (size + GROUP - 1) / GROUP * GROUP; }
 
-/* Quantises one row of x to int8, stored with X_OFFSET; returns its scale, NaN if the row has a NaN. */
-static float quantize_row(const float *x, int64_t size, uint8_t *quantized) {
+/* Bytes of a quantised row of x. */
+static int64_t quantized_bytes(int64_t size) { return round_to_group(size) * X_BYTES; }
+
+/* Signed bytes in the second half of a quantised row to magnitudes and masks, four bytes at a time; returns the sum of
+   the negative magnitudes. */
+static int32_t split_signs(uint8_t *quantized, int64_t padded) {
+    int32_t missing = 0;
+#pragma omp simd reduction(+ : missing)
+    for (int64_t i = 0; i < padded; i += GROUP) {
+        uint32_t group;
+        memcpy(&group, quantized + padded + i, sizeof group);
+        const uint32_t is_negative = group >> 7 & 0x01010101, mask = is_negative * 255;
+        const uint32_t magnitudes = (group ^ mask) + is_negative, negative = magnitudes & mask;
+        const uint32_t pairs = (negative & 0xff00ff) + (negative >> 8 & 0xff00ff);
+        const uint64_t both = (uint64_t)mask << 32 | magnitudes;
+        missing += (pairs & 0xffff) + (pairs >> 16);
+        memcpy(quantized + 2 * i, &both, sizeof both);
+    }
+    return missing;
+}
+
+/* Quantises one row of x to int8; returns its scale, NaN if the row has a NaN. */
+static float quantize_row(const float *x, int64_t size, uint8_t *quantized, int32_t *missing) {
     float largest = 1e-12f, nan_or_zero = 0;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < size; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
 #pragma omp simd reduction(+ : nan_or_zero)
     for (int64_t i = 0; i < size; i++) nan_or_zero += 0 * x[i];
     const float inverse_scale = 127.0f / largest;
+    const int64_t padded = round_to_group(size);
+    uint8_t *const bytes = quantized + (X_BYTES - 1) * padded;
 #pragma omp simd
-    for (int64_t i = 0; i < size; i++) quantized[i] = (uint8_t)((int32_t)(x[i] * inverse_scale + 128.5f) - 128 + X_OFFSET);
-    for (int64_t i = size; i < round_to_group(size); i++) quantized[i] = X_OFFSET;
+    for (int64_t i = 0; i < size; i++) bytes[i] = (uint8_t)((int32_t)(x[i] * inverse_scale + 128.5f) - 128 + X_OFFSET);
+    for (int64_t i = size; i < padded; i++) bytes[i] = X_OFFSET;
+    *missing = X_BYTES == 2 ? split_signs(quantized, padded) : 0;
     return largest / 127.0f + nan_or_zero;
 }
 
@@ -123,16 +148,18 @@ static void quantize_input(
     if (!matrix->output_scales) return;
     partition(thread, rows, &first, &last);
     for (int64_t r = first; r < last; r++)
-        quantized.scales[r] = quantize_row(x + r * size, size, quantized.values + r * round_to_group(size));
+        quantized.scales[r] = quantize_row(
+            x + r * size, size, quantized.values + r * quantized_bytes(size), &quantized.missing[r]);
     barrier(thread);
 }
 
 /* One row of a panel whose first output is `o`, from the sums of int8 products. Where x is stored with an offset, the
    offset times the sum of W's row is subtracted. */
-INLINED void scale_sums(const HeedMatrix *matrix, int64_t o, const int32_t *sums, float x_scale, float *y) {
+INLINED void scale_sums(
+    const HeedMatrix *matrix, int64_t o, const int32_t *sums, int32_t missing, float x_scale, float *y) {
     const float *scales = matrix->output_scales + o;
     const int32_t *output_sums = matrix->output_sums + o;
-    for (int k = 0; k < PANEL; k++) y[k] = x_scale * scales[k] * (sums[k] - X_OFFSET * output_sums[k]);
+    for (int k = 0; k < PANEL; k++) y[k] = x_scale * scales[k] * (sums[k] + missing - X_OFFSET * output_sums[k]);
 }
 
 INLINED void add_bias(const HeedMatrix *matrix, int64_t o, float *y) {
@@ -152,11 +179,12 @@ static void multiply(
             float sums[MAX_ROWS][PANEL];
             int32_t int_sums[MAX_ROWS][PANEL];
             if (matrix->output_scales)
-                tile_int8((const int8_t *)matrix->weight + o * padded, quantized.values + r * padded, padded, rows, int_sums);
+                tile_int8((const int8_t *)matrix->weight + o * padded, quantized.values + r * padded * X_BYTES, padded, rows, int_sums);
             else
                 tile_f32((const float *)matrix->weight + o * size, x + r * size, size, rows, sums);
             for (int64_t i = 0; i < rows; i++) {
-                if (matrix->output_scales) scale_sums(matrix, o, int_sums[i], quantized.scales[r + i], sums[i]);
+                if (matrix->output_scales)
+                    scale_sums(matrix, o, int_sums[i], quantized.missing[r + i], quantized.scales[r + i], sums[i]);
                 add_bias(matrix, o, sums[i]);
                 float *const row = y + (r + i) * stride + o - first;
                 if (columns == PANEL)
@@ -193,10 +221,10 @@ static int heed_linear(
     const HeedMatrix *matrix, const float *x, float *y, int64_t rows, HeedPool *pool, int64_t threads) {
     float *scales = NULL;
     if (matrix->output_scales) {
-        scales = malloc(rows * (sizeof(float) + round_to_group(matrix->inputs)));
+        scales = malloc(rows * (sizeof(float) + sizeof(int32_t) + quantized_bytes(matrix->inputs)));
         if (!scales) return HEED_NO_MEMORY;
     }
-    LinearCall call = {matrix, x, y, rows, {(uint8_t *)(scales + rows), scales}};
+    LinearCall call = {matrix, x, y, rows, {(uint8_t *)(scales + 2 * rows), scales, (int32_t *)(scales + rows)}};
     run_team(pool, threads, run_linear, &call);
     free(scales);
     return 0;
@@ -207,14 +235,16 @@ static int heed_self_test_of_isa(void) {
     enum { SIZE = 20 };
     float w[SIZE * PANEL], x[MAX_ROWS * SIZE], y[MAX_ROWS][PANEL];
     int8_t w_int8[SIZE * PANEL];
-    uint8_t x_uint8[MAX_ROWS * SIZE];
-    int32_t y_int32[MAX_ROWS][PANEL];
-    for (int i = 0; i < MAX_ROWS * SIZE; i++) x[i] = i % 7 - 3, x_uint8[i] = X_OFFSET + i % 7 - 3;
+    uint8_t x_int8[MAX_ROWS][SIZE * X_BYTES];
+    int32_t y_int32[MAX_ROWS][PANEL], missing[MAX_ROWS];
+    float scales[MAX_ROWS];
+    for (int i = 0; i < MAX_ROWS * SIZE; i++) x[i] = i % SIZE ? i % 7 - 3 : 127; /* the largest: all scales are 1 */
+    for (int r = 0; r < MAX_ROWS; r++) scales[r] = quantize_row(x + r * SIZE, SIZE, x_int8[r], &missing[r]);
     for (int i = 0; i < SIZE; i++)
         for (int o = 0; o < PANEL; o++)
             w[i * PANEL + o] = w_int8[(i / GROUP * PANEL + o) * GROUP + i % GROUP] = (3 * i + 5 * o) % 11 - 5;
     tile_f32(w, x, SIZE, MAX_ROWS, y);
-    tile_int8(w_int8, x_uint8, SIZE, MAX_ROWS, y_int32);
+    tile_int8(w_int8, x_int8[0], SIZE, MAX_ROWS, y_int32);
     for (int r = 0; r < MAX_ROWS; r++)
         for (int o = 0; o < PANEL; o++) {
             int32_t expected = 0, sum = 0;
@@ -222,7 +252,7 @@ static int heed_self_test_of_isa(void) {
                 expected += (int32_t)(w[i * PANEL + o] * x[r * SIZE + i]);
                 sum += (int32_t)w[i * PANEL + o];
             }
-            if (y[r][o] != expected || y_int32[r][o] - X_OFFSET * sum != expected) return 1;
+            if (scales[r] != 1 || y[r][o] != expected || y_int32[r][o] + missing[r] - X_OFFSET * sum != expected) return 1;
         }
     return 0;
 }
