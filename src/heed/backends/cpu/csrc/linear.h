@@ -27,8 +27,9 @@ static void partition_columns(const Thread *thread, int64_t outputs, int64_t *fi
     *last = *last * PANEL < outputs ? *last * PANEL : outputs;
 }
 
-/* One panel of y = x Wᵀ in float32, for `rows` rows of x (a register tile). */
-INLINED void panel_f32(const float *w, const float *x, int64_t size, const int rows, float y[][PANEL]) {
+/* One panel of y = x Wᵀ in float32, for `rows` rows of x, `stride` apart (a register tile). */
+INLINED void panel_f32(
+    const float *w, const float *x, int64_t stride, int64_t size, const int rows, float y[][PANEL]) {
     enum { PARTS = PANEL / LANES };
     const int unroll = rows > FEW_ROWS ? 1 : UNROLL;
     Lanes sums[MAX_ROWS][UNROLL][PARTS];
@@ -39,12 +40,12 @@ INLINED void panel_f32(const float *w, const float *x, int64_t size, const int r
         for (int u = 0; u < unroll; u++)
             for (int part = 0; part < PARTS; part++) {
                 const Lanes weights = *(const Lanes *)(w + (i + u) * PANEL + part * LANES);
-                for (int r = 0; r < rows; r++) sums[r][u][part] += x[r * size + i + u] * weights;
+                for (int r = 0; r < rows; r++) sums[r][u][part] += x[r * stride + i + u] * weights;
             }
     for (int64_t i = size - size % unroll; i < size; i++)
         for (int part = 0; part < PARTS; part++) {
             const Lanes weights = *(const Lanes *)(w + i * PANEL + part * LANES);
-            for (int r = 0; r < rows; r++) sums[r][0][part] += x[r * size + i] * weights;
+            for (int r = 0; r < rows; r++) sums[r][0][part] += x[r * stride + i] * weights;
         }
     for (int r = 0; r < rows; r++)
         for (int part = 0; part < PARTS; part++) {
@@ -53,8 +54,9 @@ INLINED void panel_f32(const float *w, const float *x, int64_t size, const int r
         }
 }
 
-/* One panel of x Wᵀ in int8 with int32 sums, for `rows` rows of x; size: whole groups. */
-INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const int rows, int32_t y[][PANEL]) {
+/* One panel of x Wᵀ in int8 with int32 sums, for `rows` rows of x, `stride` bytes apart; size: whole groups. */
+INLINED void panel_int8(
+    const int8_t *w, const uint8_t *x, int64_t stride, int64_t size, const int rows, int32_t y[][PANEL]) {
     enum { PARTS = PANEL / LANES, STEP = GROUP * PANEL };
     const int unroll = rows > FEW_ROWS ? 1 : UNROLL;
     Integers sums[MAX_ROWS][UNROLL][PARTS];
@@ -67,11 +69,11 @@ INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const i
             for (int r = 0; r < rows; r++)
                 for (int part = 0; part < PARTS; part++)
                     sums[r][u][part] = dot4_add(
-                        sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + (r * size + i + u * GROUP) * X_BYTES);
+                        sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + r * stride + (i + u * GROUP) * X_BYTES);
     for (; unroll > 1 && i < size; i += GROUP, w += STEP)
         for (int r = 0; r < rows; r++)
             for (int part = 0; part < PARTS; part++)
-                sums[r][0][part] = dot4_add(sums[r][0][part], w + part * GROUP * LANES, x + (r * size + i) * X_BYTES);
+                sums[r][0][part] = dot4_add(sums[r][0][part], w + part * GROUP * LANES, x + r * stride + i * X_BYTES);
     for (int r = 0; r < rows; r++)
         for (int part = 0; part < PARTS; part++) {
             for (int u = 1; u < unroll; u++) sums[r][0][part] += sums[r][u][part];
@@ -80,23 +82,24 @@ INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const i
 }
 
 /* Instantiates a panel kernel for each number of rows. */
-#define FOR_ROWS(panel)                                             \
-    switch (rows) {                                                 \
-        case 1: panel(w, x, size, 1 < MAX_ROWS ? 1 : MAX_ROWS, y); break; \
-        case 2: panel(w, x, size, 2 < MAX_ROWS ? 2 : MAX_ROWS, y); break; \
-        case 3: panel(w, x, size, 3 < MAX_ROWS ? 3 : MAX_ROWS, y); break; \
-        case 4: panel(w, x, size, 4 < MAX_ROWS ? 4 : MAX_ROWS, y); break; \
-        case 5: panel(w, x, size, 5 < MAX_ROWS ? 5 : MAX_ROWS, y); break; \
-        case 6: panel(w, x, size, 6 < MAX_ROWS ? 6 : MAX_ROWS, y); break; \
-        case 7: panel(w, x, size, 7 < MAX_ROWS ? 7 : MAX_ROWS, y); break; \
-        default: panel(w, x, size, MAX_ROWS, y);                    \
+#define FOR_ROWS(panel)                                                   \
+    switch (rows) {                                                       \
+        case 1: panel(w, x, stride, size, 1 < MAX_ROWS ? 1 : MAX_ROWS, y); break; \
+        case 2: panel(w, x, stride, size, 2 < MAX_ROWS ? 2 : MAX_ROWS, y); break; \
+        case 3: panel(w, x, stride, size, 3 < MAX_ROWS ? 3 : MAX_ROWS, y); break; \
+        case 4: panel(w, x, stride, size, 4 < MAX_ROWS ? 4 : MAX_ROWS, y); break; \
+        case 5: panel(w, x, stride, size, 5 < MAX_ROWS ? 5 : MAX_ROWS, y); break; \
+        case 6: panel(w, x, stride, size, 6 < MAX_ROWS ? 6 : MAX_ROWS, y); break; \
+        case 7: panel(w, x, stride, size, 7 < MAX_ROWS ? 7 : MAX_ROWS, y); break; \
+        default: panel(w, x, stride, size, MAX_ROWS, y);                    \
     }
 
-static void tile_f32(const float *w, const float *x, int64_t size, int64_t rows, float y[][PANEL]) {
+static void tile_f32(const float *w, const float *x, int64_t stride, int64_t size, int64_t rows, float y[][PANEL]) {
     FOR_ROWS(panel_f32)
 }
 
-static void tile_int8(const int8_t *w, const uint8_t *x, int64_t size, int64_t rows, int32_t y[][PANEL]) {
+static void tile_int8(
+    const int8_t *w, const uint8_t *x, int64_t stride, int64_t size, int64_t rows, int32_t y[][PANEL]) {
     FOR_ROWS(panel_int8)
 }
 
@@ -172,16 +175,18 @@ INLINED void add_bias(const HeedMatrix *matrix, int64_t o, float *y) {
 static void multiply(
     const HeedMatrix *matrix, const float *x, QuantizedRows quantized, int64_t all_rows, int64_t first, int64_t last,
     float *y, int64_t stride) {
-    const int64_t size = matrix->inputs, padded = round_to_group(size);
+    const int64_t size = matrix->inputs, padded = round_to_group(size), bytes = quantized_bytes(size);
     for (int64_t o = first; o < last; o += PANEL)
         for (int64_t r = 0; r < all_rows; r += MAX_ROWS) {
             const int64_t rows = least(all_rows - r, MAX_ROWS), columns = least(last - o, PANEL);
             float sums[MAX_ROWS][PANEL];
             int32_t int_sums[MAX_ROWS][PANEL];
             if (matrix->output_scales)
-                tile_int8((const int8_t *)matrix->weight + o * padded, quantized.values + r * padded * X_BYTES, padded, rows, int_sums);
+                tile_int8(
+                    (const int8_t *)matrix->weight + o * padded, quantized.values + r * bytes, bytes, padded, rows,
+                    int_sums);
             else
-                tile_f32((const float *)matrix->weight + o * size, x + r * size, size, rows, sums);
+                tile_f32((const float *)matrix->weight + o * size, x + r * size, size, size, rows, sums);
             for (int64_t i = 0; i < rows; i++) {
                 if (matrix->output_scales)
                     scale_sums(matrix, o, int_sums[i], quantized.missing[r + i], quantized.scales[r + i], sums[i]);
@@ -243,8 +248,8 @@ static int heed_self_test_of_isa(void) {
     for (int i = 0; i < SIZE; i++)
         for (int o = 0; o < PANEL; o++)
             w[i * PANEL + o] = w_int8[(i / GROUP * PANEL + o) * GROUP + i % GROUP] = (3 * i + 5 * o) % 11 - 5;
-    tile_f32(w, x, SIZE, MAX_ROWS, y);
-    tile_int8(w_int8, x_int8[0], SIZE, MAX_ROWS, y_int32);
+    tile_f32(w, x, SIZE, SIZE, MAX_ROWS, y);
+    tile_int8(w_int8, x_int8[0], sizeof x_int8[0], SIZE, MAX_ROWS, y_int32);
     for (int r = 0; r < MAX_ROWS; r++)
         for (int o = 0; o < PANEL; o++) {
             int32_t expected = 0, sum = 0;
