@@ -226,7 +226,7 @@ static void attend_packed(
     const int64_t padded = round_to_panel(count);
     float tile[MAX_ROWS][PANEL], scales[MAX_ROWS];
     for (int64_t first = 0; first < padded; first += PANEL, packed += PANEL * size) {
-        tile_f32(packed, queries, stride, size, rows, tile);
+        tile_f32(packed, queries, stride, size, (Ahead){(const char *)packed, 0}, rows, tile);
         for (int64_t r = 0; r < rows; r++) memcpy(scores + r * padded + first, tile[r], sizeof tile[r]);
     }
     for (int64_t r = 0; r < rows; r++) {
@@ -235,7 +235,7 @@ static void attend_packed(
         scales[r] = count ? 1 / exponentiate(row, padded) : 0;
     }
     for (int64_t first = 0; first < size; first += PANEL, packed += PANEL * count) {
-        tile_f32(packed, scores, padded, count, rows, tile);
+        tile_f32(packed, scores, padded, count, (Ahead){(const char *)packed, 0}, rows, tile);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t i = 0; i < least(PANEL, size - first); i++)
                 output[r * out_stride + first + i] = tile[r][i] * scales[r];

@@ -27,21 +27,36 @@ static void partition_columns(const Thread *thread, int64_t outputs, int64_t *fi
     *last = *last * PANEL < outputs ? *last * PANEL : outputs;
 }
 
+typedef struct {                                  /* what a full tile prefetches meanwhile: part of the next panel */
+    const char *weights;
+    int64_t step;                                 /* bytes per input */
+} Ahead;
+
+/* The part of the panel after w that tile number `tile` of w prefetches. */
+INLINED Ahead part_of_next(const float *w, int64_t size, int64_t tile, int64_t tiles) {
+    enum { BYTES = sizeof(float) * PANEL };
+    if (tiles == 1) return (Ahead){(const char *)w, 0}; /* w itself is read as fast as memory allows */
+    const int64_t step = (BYTES + tiles - 1) / tiles;
+    return (Ahead){(const char *)w + (BYTES + tile * step) * size, step};
+}
+
 /* One panel of y = x Wᵀ in float32, for `rows` rows of x, `stride` apart (a register tile). */
 INLINED void panel_f32(
-    const float *w, const float *x, int64_t stride, int64_t size, const int rows, float y[][PANEL]) {
+    const float *w, const float *x, int64_t stride, int64_t size, Ahead ahead, const int rows, float y[][PANEL]) {
     enum { PARTS = PANEL / LANES };
     const int unroll = rows > FEW_ROWS ? 1 : UNROLL;
     Lanes sums[MAX_ROWS][UNROLL][PARTS];
     for (int r = 0; r < rows; r++) /* an initialiser of the whole array would call memset on the unused part too */
         for (int u = 0; u < unroll; u++)
             for (int part = 0; part < PARTS; part++) sums[r][u][part] = (Lanes){0};
-    for (int64_t i = 0; i < size - size % unroll; i += unroll)
+    for (int64_t i = 0; i < size - size % unroll; i += unroll) {
+        if (rows == MAX_ROWS) __builtin_prefetch(ahead.weights + i * ahead.step, 0, 2);
         for (int u = 0; u < unroll; u++)
             for (int part = 0; part < PARTS; part++) {
                 const Lanes weights = *(const Lanes *)(w + (i + u) * PANEL + part * LANES);
                 for (int r = 0; r < rows; r++) sums[r][u][part] += x[r * stride + i + u] * weights;
             }
+    }
     for (int64_t i = size - size % unroll; i < size; i++)
         for (int part = 0; part < PARTS; part++) {
             const Lanes weights = *(const Lanes *)(w + i * PANEL + part * LANES);
@@ -82,25 +97,26 @@ INLINED void panel_int8(
 }
 
 /* Instantiates a panel kernel for each number of rows. */
-#define FOR_ROWS(panel)                                                   \
-    switch (rows) {                                                       \
-        case 1: panel(w, x, stride, size, 1 < MAX_ROWS ? 1 : MAX_ROWS, y); break; \
-        case 2: panel(w, x, stride, size, 2 < MAX_ROWS ? 2 : MAX_ROWS, y); break; \
-        case 3: panel(w, x, stride, size, 3 < MAX_ROWS ? 3 : MAX_ROWS, y); break; \
-        case 4: panel(w, x, stride, size, 4 < MAX_ROWS ? 4 : MAX_ROWS, y); break; \
-        case 5: panel(w, x, stride, size, 5 < MAX_ROWS ? 5 : MAX_ROWS, y); break; \
-        case 6: panel(w, x, stride, size, 6 < MAX_ROWS ? 6 : MAX_ROWS, y); break; \
-        case 7: panel(w, x, stride, size, 7 < MAX_ROWS ? 7 : MAX_ROWS, y); break; \
-        default: panel(w, x, stride, size, MAX_ROWS, y);                    \
+#define FOR_ROWS(panel, ...)                                       \
+    switch (rows) {                                                  \
+        case 1: panel(__VA_ARGS__, 1 < MAX_ROWS ? 1 : MAX_ROWS, y); break; \
+        case 2: panel(__VA_ARGS__, 2 < MAX_ROWS ? 2 : MAX_ROWS, y); break; \
+        case 3: panel(__VA_ARGS__, 3 < MAX_ROWS ? 3 : MAX_ROWS, y); break; \
+        case 4: panel(__VA_ARGS__, 4 < MAX_ROWS ? 4 : MAX_ROWS, y); break; \
+        case 5: panel(__VA_ARGS__, 5 < MAX_ROWS ? 5 : MAX_ROWS, y); break; \
+        case 6: panel(__VA_ARGS__, 6 < MAX_ROWS ? 6 : MAX_ROWS, y); break; \
+        case 7: panel(__VA_ARGS__, 7 < MAX_ROWS ? 7 : MAX_ROWS, y); break; \
+        default: panel(__VA_ARGS__, MAX_ROWS, y);                    \
     }
 
-static void tile_f32(const float *w, const float *x, int64_t stride, int64_t size, int64_t rows, float y[][PANEL]) {
-    FOR_ROWS(panel_f32)
+static void tile_f32(
+    const float *w, const float *x, int64_t stride, int64_t size, Ahead ahead, int64_t rows, float y[][PANEL]) {
+    FOR_ROWS(panel_f32, w, x, stride, size, ahead)
 }
 
 static void tile_int8(
     const int8_t *w, const uint8_t *x, int64_t stride, int64_t size, int64_t rows, int32_t y[][PANEL]) {
-    FOR_ROWS(panel_int8)
+    FOR_ROWS(panel_int8, w, x, stride, size)
 }
 
 static int64_t round_to_group(int64_t size) { return (size + GROUP - 1) / GROUP * GROUP; }
@@ -176,17 +192,19 @@ static void multiply(
     const HeedMatrix *matrix, const float *x, QuantizedRows quantized, int64_t all_rows, int64_t first, int64_t last,
     float *y, int64_t stride) {
     const int64_t size = matrix->inputs, padded = round_to_group(size), bytes = quantized_bytes(size);
+    const int64_t tiles = (all_rows + MAX_ROWS - 1) / MAX_ROWS;
     for (int64_t o = first; o < last; o += PANEL)
         for (int64_t r = 0; r < all_rows; r += MAX_ROWS) {
             const int64_t rows = least(all_rows - r, MAX_ROWS), columns = least(last - o, PANEL);
             float sums[MAX_ROWS][PANEL];
             int32_t int_sums[MAX_ROWS][PANEL];
-            if (matrix->output_scales)
-                tile_int8(
-                    (const int8_t *)matrix->weight + o * padded, quantized.values + r * bytes, bytes, padded, rows,
-                    int_sums);
-            else
-                tile_f32((const float *)matrix->weight + o * size, x + r * size, size, size, rows, sums);
+            if (matrix->output_scales) {
+                const int8_t *w = (const int8_t *)matrix->weight + o * padded;
+                tile_int8(w, quantized.values + r * bytes, bytes, padded, rows, int_sums);
+            } else {
+                const float *w = (const float *)matrix->weight + o * size;
+                tile_f32(w, x + r * size, size, size, part_of_next(w, size, r / MAX_ROWS, tiles), rows, sums);
+            }
             for (int64_t i = 0; i < rows; i++) {
                 if (matrix->output_scales)
                     scale_sums(matrix, o, int_sums[i], quantized.missing[r + i], quantized.scales[r + i], sums[i]);
@@ -248,7 +266,7 @@ static int heed_self_test_of_isa(void) {
     for (int i = 0; i < SIZE; i++)
         for (int o = 0; o < PANEL; o++)
             w[i * PANEL + o] = w_int8[(i / GROUP * PANEL + o) * GROUP + i % GROUP] = (3 * i + 5 * o) % 11 - 5;
-    tile_f32(w, x, SIZE, SIZE, MAX_ROWS, y);
+    tile_f32(w, x, SIZE, SIZE, (Ahead){(const char *)w, 0}, MAX_ROWS, y);
     tile_int8(w_int8, x_int8[0], sizeof x_int8[0], SIZE, MAX_ROWS, y_int32);
     for (int r = 0; r < MAX_ROWS; r++)
         for (int o = 0; o < PANEL; o++) {
