@@ -8,7 +8,6 @@ typedef struct {
     int64_t token, position;                      /* the newest token; tokens before it */
     int64_t column;                               /* where its key and value are written */
     KeyValues self, source;
-    const float *packed_source;                   /* (layers, heads, packed), see `pack_head`; or NULL: only `source` */
 } Row;
 
 /* Self-attention of this thread's (row, head) pairs; writes their new keys and values to the cache first. A pair reads
@@ -33,34 +32,21 @@ static void self_attention(
         memcpy(to, key, sizeof(float) * head_width);
         memcpy(to + row->self.value_offset, key + model->d_model, sizeof(float) * head_width);
         attend(
-            query, &row->self, layer, head, head_width, work->scores + thread->index * MAX_ROWS * work->max_keys,
+            query, &row->self, layer, head, head_width, work->scores + thread->index * work->max_keys,
             work->heads + item * head_width);
     }
 }
 
-/* Cross-attention of this thread's (head, row) pairs to the source, of rows with the same source together. work->wide:
-   (rows, heads, head_width). */
+/* Cross-attention of this thread's (row, head) pairs to the source. work->wide: (rows, heads, head_width). */
 static void cross_attention(
     const Thread *thread, const HeedModel *model, Workspace *work, const Row *rows, int64_t layer) {
-    const int64_t width = model->d_model, size = width / model->heads;
-    float *scores = work->scores + thread->index * MAX_ROWS * work->max_keys;
+    const int64_t head_width = model->d_model / model->heads;
     int64_t first, last;
     partition(thread, work->rows * model->heads, &first, &last);
-    for (int64_t item = first, count; item < last; item += count) {
-        const int64_t r = item % work->rows, head = item / work->rows, most_rows = least(last - item, work->rows - r);
-        const Row *row = &rows[r];
-        const float *queries = work->wide + r * width + head * size;
-        float *output = work->heads + r * width + head * size;
-        count = 1;
-        if (!row->packed_source) {
-            attend(queries, &row->source, layer, head, size, scores, output);
-            continue;
-        }
-        while (count < least(most_rows, MAX_ROWS) && row[count].packed_source == row->packed_source) count++;
-        const int64_t offset = (layer * model->heads + head) * packed_floats(row->source.count, size);
-        attend_packed(
-            queries, width, count, row->packed_source + offset, row->source.count, size, scores, output, width);
-    }
+    for (int64_t item = first; item < last; item++)
+        attend(
+            work->wide + item * head_width, &rows[item / model->heads].source, layer, item % model->heads, head_width,
+            work->scores + thread->index * work->max_keys, work->heads + item * head_width);
 }
 
 /* All layers; returns the input of the output projection, (rows, d_model). Every thread runs through this. */

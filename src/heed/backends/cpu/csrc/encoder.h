@@ -38,26 +38,22 @@ static void apply_positions(
     }
 }
 
-/* Self-attention of this thread's heads and tokens, each within its sentence; work->wide: (tokens, 3, heads, head_width). */
+/* Self-attention of this thread's tokens, each within its sentence; work->wide: (tokens, 3, heads, head_width). */
 static void encoder_attention(
     const Thread *thread, const HeedModel *model, Workspace *work, const HeedEncoderInput *input) {
-    const int64_t width = model->d_model, size = width / model->heads, stride = 3 * width;
-    float *scores = work->scores + thread->index * MAX_ROWS * work->max_keys;
-    float *packed = work->packed + thread->index * work->packed_floats;
-    int64_t first, last;
-    partition(thread, work->rows * model->heads, &first, &last); /* of (head, token) pairs */
-    for (int64_t item = first, sentence = 0, end; item < last; item += end - item % work->rows) {
-        const int64_t token = item % work->rows, column = item / work->rows * size;
-        if (token == 0) sentence = 0;
+    const int64_t head_width = model->d_model / model->heads, stride = 3 * model->d_model;
+    int64_t first, last, sentence = 0;
+    partition(thread, work->rows, &first, &last);
+    for (int64_t token = first; token < last; token++) {
         while (input->cu_seqlens[sentence + 1] <= token) sentence++;
         const int64_t begin = input->cu_seqlens[sentence], count = input->cu_seqlens[sentence + 1] - begin;
-        const float *queries = work->wide + column, *keys = queries + begin * stride + width;
-        end = least(begin + count, token + last - item);
-        pack_head(keys, keys + width, stride, count, size, packed);
-        for (int64_t t = token; t < end; t += MAX_ROWS)
-            attend_packed(
-                queries + t * stride, stride, least(end - t, MAX_ROWS), packed, count, size, scores,
-                work->heads + t * width + column, width);
+        const KeyValues kv = {
+            .keys = work->wide + begin * stride + model->d_model, .value_offset = model->d_model,
+            .head_stride = head_width, .stride = stride, .count = count};
+        for (int64_t head = 0; head < model->heads; head++)
+            attend(
+                work->wide + token * stride + head * head_width, &kv, 0, head, head_width,
+                work->scores + thread->index * work->max_keys, work->heads + token * model->d_model + head * head_width);
     }
 }
 

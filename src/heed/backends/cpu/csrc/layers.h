@@ -16,9 +16,7 @@ typedef struct {                                  /* activations of so many rows
     int64_t rows, max_keys;
     float *residual, *input, *heads, *output;     /* (rows, d_model): residual stream, input of a sub-layer, ... */
     float *wide;                                  /* (rows, 3 d_model or 2 d_ff): QKV, or hidden units and gate */
-    float *scores;                                /* (threads, MAX_ROWS, max_keys): of a tile of queries */
-    float *packed;                                /* (threads, packed): keys and values of one head, packed */
-    int64_t packed_floats;
+    float *scores;                                /* (threads, max_keys): of one query */
     QuantizedRows quantized;
     void *memory;
 } Workspace;
@@ -29,26 +27,16 @@ static int64_t aligned(int64_t floats) {
     return (floats + in_line - 1) / in_line * in_line;
 }
 
-/* A count of outputs of a linear layer rounded up to whole panels. */
-static int64_t round_to_panel(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * PANEL; }
-
-/* Floats of the packed keys and values of one head: see `pack_head`. */
-static int64_t packed_floats(int64_t keys, int64_t head_width) {
-    return round_to_panel(keys) * head_width + round_to_panel(head_width) * keys;
-}
-
 /* Memory for so many rows and keys of one row; returns 0 or an error code. */
 static int open_workspace(Workspace *work, const HeedModel *model, int64_t rows, int64_t max_keys, int64_t threads) {
     const int64_t hidden = aligned(rows * model->d_model), widest = most(2 * model->d_ff, 3 * model->d_model);
-    const int64_t keys = round_to_panel(max_keys), packed = packed_floats(max_keys, model->d_model / model->heads);
-    const int64_t wide = aligned(rows * widest), per_thread = MAX_ROWS * keys + packed, scales = aligned(rows);
+    const int64_t wide = aligned(rows * widest), scores = aligned(max_keys), scales = aligned(rows);
     const int64_t bytes = aligned(rows * quantized_bytes(widest) / 4 + 1); /* in floats */
-    float *memory = allocate(sizeof(float) * (4 * hidden + wide + threads * per_thread + 2 * scales + bytes));
+    float *memory = allocate(sizeof(float) * (4 * hidden + wide + threads * scores + 2 * scales + bytes));
     if (!memory) return HEED_NO_MEMORY;
-    float *scores = memory + 4 * hidden + wide, *all_scales = scores + threads * per_thread;
+    float *all_scores = memory + 4 * hidden + wide, *all_scales = all_scores + threads * scores;
     *work = (Workspace){
-        rows, keys, memory, memory + hidden, memory + 2 * hidden, memory + 3 * hidden, memory + 4 * hidden,
-        scores, scores + threads * MAX_ROWS * keys, packed,
+        rows, scores, memory, memory + hidden, memory + 2 * hidden, memory + 3 * hidden, memory + 4 * hidden, all_scores,
         {(uint8_t *)(all_scales + 2 * scales), all_scales, (int32_t *)(all_scales + scales)}, memory};
     return 0;
 }
@@ -201,44 +189,6 @@ static void attend(
         float sum = 0;
         for (int64_t t = 0; t < kv->count; t++) sum += scores[t] * kv_at(kv, values, t)[i];
         output[i] = sum * scale;
-    }
-}
-
-/* Packs keys and values of one head, `count` positions `stride` apart, as the weights of two linear layers: from a query
-   to its scores, and from its attention weights to its output. */
-static void pack_head(
-    const float *keys, const float *values, int64_t stride, int64_t count, int64_t size, float *packed) {
-    const int64_t padded = round_to_panel(count);
-    for (int64_t t = 0; t < padded; t++)
-        for (int64_t i = 0; i < size; i++)
-            packed[(t / PANEL * size + i) * PANEL + t % PANEL] = t < count ? keys[t * stride + i] : 0;
-    packed += padded * size;
-    for (int64_t first = 0; first < size; first += PANEL)
-        for (int64_t t = 0; t < count; t++, packed += PANEL)
-            for (int64_t i = 0; i < PANEL; i++) packed[i] = first + i < size ? values[t * stride + first + i] : 0;
-}
-
-/* Attention of up to MAX_ROWS queries, `stride` apart, to one head that `pack_head` has packed; the reference is
-   `attend`. Outputs: out_stride apart. scores: scratch. */
-static void attend_packed(
-    const float *queries, int64_t stride, int64_t rows, const float *packed, int64_t count, int64_t size, float *scores,
-    float *output, int64_t out_stride) {
-    const int64_t padded = round_to_panel(count);
-    float tile[MAX_ROWS][PANEL], scales[MAX_ROWS];
-    for (int64_t first = 0; first < padded; first += PANEL, packed += PANEL * size) {
-        tile_f32(packed, queries, stride, size, (Ahead){(const char *)packed, 0}, rows, tile);
-        for (int64_t r = 0; r < rows; r++) memcpy(scores + r * padded + first, tile[r], sizeof tile[r]);
-    }
-    for (int64_t r = 0; r < rows; r++) {
-        float *row = scores + r * padded;
-        for (int64_t t = count; t < padded; t++) row[t] = -INFINITY; /* so that loops run over whole registers */
-        scales[r] = count ? 1 / exponentiate(row, padded) : 0;
-    }
-    for (int64_t first = 0; first < size; first += PANEL, packed += PANEL * count) {
-        tile_f32(packed, scores, padded, count, (Ahead){(const char *)packed, 0}, rows, tile);
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t i = 0; i < least(PANEL, size - first); i++)
-                output[r * out_stride + first + i] = tile[r][i] * scales[r];
     }
 }
 

@@ -40,9 +40,9 @@ INLINED Ahead part_of_next(const float *w, int64_t size, int64_t tile, int64_t t
     return (Ahead){(const char *)w + (BYTES + tile * step) * size, step};
 }
 
-/* One panel of y = x Wᵀ in float32, for `rows` rows of x, `stride` apart (a register tile). */
+/* One panel of y = x Wᵀ in float32, for `rows` rows of x (a register tile). */
 INLINED void panel_f32(
-    const float *w, const float *x, int64_t stride, int64_t size, Ahead ahead, const int rows, float y[][PANEL]) {
+    const float *w, const float *x, int64_t size, Ahead ahead, const int rows, float y[][PANEL]) {
     enum { PARTS = PANEL / LANES };
     const int unroll = rows > FEW_ROWS ? 1 : UNROLL;
     Lanes sums[MAX_ROWS][UNROLL][PARTS];
@@ -54,13 +54,13 @@ INLINED void panel_f32(
         for (int u = 0; u < unroll; u++)
             for (int part = 0; part < PARTS; part++) {
                 const Lanes weights = *(const Lanes *)(w + (i + u) * PANEL + part * LANES);
-                for (int r = 0; r < rows; r++) sums[r][u][part] += x[r * stride + i + u] * weights;
+                for (int r = 0; r < rows; r++) sums[r][u][part] += x[r * size + i + u] * weights;
             }
     }
     for (int64_t i = size - size % unroll; i < size; i++)
         for (int part = 0; part < PARTS; part++) {
             const Lanes weights = *(const Lanes *)(w + i * PANEL + part * LANES);
-            for (int r = 0; r < rows; r++) sums[r][0][part] += x[r * stride + i] * weights;
+            for (int r = 0; r < rows; r++) sums[r][0][part] += x[r * size + i] * weights;
         }
     for (int r = 0; r < rows; r++)
         for (int part = 0; part < PARTS; part++) {
@@ -69,9 +69,8 @@ INLINED void panel_f32(
         }
 }
 
-/* One panel of x Wᵀ in int8 with int32 sums, for `rows` rows of x, `stride` bytes apart; size: whole groups. */
-INLINED void panel_int8(
-    const int8_t *w, const uint8_t *x, int64_t stride, int64_t size, const int rows, int32_t y[][PANEL]) {
+/* One panel of x Wᵀ in int8 with int32 sums, for `rows` rows of x; size: whole groups. */
+INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const int rows, int32_t y[][PANEL]) {
     enum { PARTS = PANEL / LANES, STEP = GROUP * PANEL };
     const int unroll = rows > FEW_ROWS ? 1 : UNROLL;
     Integers sums[MAX_ROWS][UNROLL][PARTS];
@@ -84,11 +83,11 @@ INLINED void panel_int8(
             for (int r = 0; r < rows; r++)
                 for (int part = 0; part < PARTS; part++)
                     sums[r][u][part] = dot4_add(
-                        sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + r * stride + (i + u * GROUP) * X_BYTES);
+                        sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + (r * size + i + u * GROUP) * X_BYTES);
     for (; unroll > 1 && i < size; i += GROUP, w += STEP)
         for (int r = 0; r < rows; r++)
             for (int part = 0; part < PARTS; part++)
-                sums[r][0][part] = dot4_add(sums[r][0][part], w + part * GROUP * LANES, x + r * stride + i * X_BYTES);
+                sums[r][0][part] = dot4_add(sums[r][0][part], w + part * GROUP * LANES, x + (r * size + i) * X_BYTES);
     for (int r = 0; r < rows; r++)
         for (int part = 0; part < PARTS; part++) {
             for (int u = 1; u < unroll; u++) sums[r][0][part] += sums[r][u][part];
@@ -97,8 +96,8 @@ INLINED void panel_int8(
 }
 
 /* Instantiates a panel kernel for each number of rows. */
-#define FOR_ROWS(panel, ...)                                       \
-    switch (rows) {                                                  \
+#define FOR_ROWS(panel, ...)                                               \
+    switch (rows) {                                                        \
         case 1: panel(__VA_ARGS__, 1 < MAX_ROWS ? 1 : MAX_ROWS, y); break; \
         case 2: panel(__VA_ARGS__, 2 < MAX_ROWS ? 2 : MAX_ROWS, y); break; \
         case 3: panel(__VA_ARGS__, 3 < MAX_ROWS ? 3 : MAX_ROWS, y); break; \
@@ -106,17 +105,15 @@ INLINED void panel_int8(
         case 5: panel(__VA_ARGS__, 5 < MAX_ROWS ? 5 : MAX_ROWS, y); break; \
         case 6: panel(__VA_ARGS__, 6 < MAX_ROWS ? 6 : MAX_ROWS, y); break; \
         case 7: panel(__VA_ARGS__, 7 < MAX_ROWS ? 7 : MAX_ROWS, y); break; \
-        default: panel(__VA_ARGS__, MAX_ROWS, y);                    \
+        default: panel(__VA_ARGS__, MAX_ROWS, y);                          \
     }
 
-static void tile_f32(
-    const float *w, const float *x, int64_t stride, int64_t size, Ahead ahead, int64_t rows, float y[][PANEL]) {
-    FOR_ROWS(panel_f32, w, x, stride, size, ahead)
+static void tile_f32(const float *w, const float *x, int64_t size, Ahead ahead, int64_t rows, float y[][PANEL]) {
+    FOR_ROWS(panel_f32, w, x, size, ahead)
 }
 
-static void tile_int8(
-    const int8_t *w, const uint8_t *x, int64_t stride, int64_t size, int64_t rows, int32_t y[][PANEL]) {
-    FOR_ROWS(panel_int8, w, x, stride, size)
+static void tile_int8(const int8_t *w, const uint8_t *x, int64_t size, int64_t rows, int32_t y[][PANEL]) {
+    FOR_ROWS(panel_int8, w, x, size)
 }
 
 static int64_t round_to_group(int64_t size) { return (size + GROUP - 1) / GROUP * GROUP; }
@@ -200,10 +197,10 @@ static void multiply(
             int32_t int_sums[MAX_ROWS][PANEL];
             if (matrix->output_scales) {
                 const int8_t *w = (const int8_t *)matrix->weight + o * padded;
-                tile_int8(w, quantized.values + r * bytes, bytes, padded, rows, int_sums);
+                tile_int8(w, quantized.values + r * bytes, padded, rows, int_sums);
             } else {
                 const float *w = (const float *)matrix->weight + o * size;
-                tile_f32(w, x + r * size, size, size, part_of_next(w, size, r / MAX_ROWS, tiles), rows, sums);
+                tile_f32(w, x + r * size, size, part_of_next(w, size, r / MAX_ROWS, tiles), rows, sums);
             }
             for (int64_t i = 0; i < rows; i++) {
                 if (matrix->output_scales)
@@ -266,8 +263,8 @@ static int heed_self_test_of_isa(void) {
     for (int i = 0; i < SIZE; i++)
         for (int o = 0; o < PANEL; o++)
             w[i * PANEL + o] = w_int8[(i / GROUP * PANEL + o) * GROUP + i % GROUP] = (3 * i + 5 * o) % 11 - 5;
-    tile_f32(w, x, SIZE, SIZE, (Ahead){(const char *)w, 0}, MAX_ROWS, y);
-    tile_int8(w_int8, x_int8[0], sizeof x_int8[0], SIZE, MAX_ROWS, y_int32);
+    tile_f32(w, x, SIZE, (Ahead){(const char *)w, 0}, MAX_ROWS, y);
+    tile_int8(w_int8, x_int8[0], SIZE, MAX_ROWS, y_int32);
     for (int r = 0; r < MAX_ROWS; r++)
         for (int o = 0; o < PANEL; o++) {
             int32_t expected = 0, sum = 0;

@@ -6,20 +6,15 @@
 /* Keys and values of the sources that have just entered. */
 static void encode_newcomers(const Thread *thread, Search *search) {
     Workspace *work = &search->encoding;
-    const int64_t d_model = search->decoder->d_model, heads = search->decoder->heads, size = d_model / heads;
-    const int64_t *starts = search->new_sources.cu_seqlens;
+    const int64_t width = 2 * search->decoder->d_model, *starts = search->new_sources.cu_seqlens;
     run_encoder(thread, search->encoder, work, &search->new_sources);
     for (int64_t layer = 0; layer < search->decoder->layer_count; layer++) {
         linear(thread, &search->decoder->layers[layer].kv_cross, work->input, work->rows, work->quantized, work->wide);
         barrier(thread);
         for (int64_t i = thread->index; i < search->new_sources.sentences; i += thread->team->count) {
             const Slot *slot = search->newcomers[i];
-            const float *keys = work->wide + starts[i] * 2 * d_model;
-            const int64_t floats = packed_floats(slot->source_length, size);
-            for (int64_t head = 0; head < heads; head++)
-                pack_head(
-                    keys + head * size, keys + d_model + head * size, 2 * d_model, slot->source_length, size,
-                    slot->source_kv + (layer * heads + head) * floats);
+            const int64_t size = slot->source_length * width;
+            memcpy(slot->source_kv + layer * size, work->wide + starts[i] * width, sizeof(float) * size);
         }
         barrier(thread);
     }
@@ -72,8 +67,7 @@ static int64_t only_token(const Search *search, const Slot *slot) {
 static void add_rows(Search *search, Slot *slot, int64_t *row) {
     const HeedSearchSettings *settings = search->settings;
     const HeedModel *model = search->decoder;
-    const int64_t size = model->d_model / model->heads, columns_of_slot = settings->beam * slot->capacity;
-    const int64_t length = slot->length, only = only_token(search, slot);
+    const int64_t width = 2 * model->d_model, length = slot->length, only = only_token(search, slot);
     slot->first_row = *row;
     for (int64_t h = 0; h < slot->hypotheses; h++, ++*row) {
         int64_t *written = slot->written + h * slot->capacity, *columns = slot->columns + h * slot->capacity;
@@ -81,10 +75,13 @@ static void add_rows(Search *search, Slot *slot, int64_t *row) {
         search->allowed[*row] = (Allowed){written, length, length >= settings->min_length, only};
         search->rows[*row] = (Row){
             .token = length ? written[length - 1] : settings->bos, .position = length, .column = columns[length],
-            .self = {.keys = slot->kv, .value_offset = columns_of_slot * size,
-                     .layer_stride = 2 * columns_of_slot * model->d_model, .head_stride = 2 * columns_of_slot * size,
-                     .stride = size, .index = settings->beam > 1 ? columns : NULL, .count = length + 1},
-            .source = {.count = slot->source_length}, .packed_source = slot->source_kv};
+            .self = {.keys = slot->kv, .value_offset = model->d_model,
+                     .layer_stride = settings->beam * slot->capacity * width,
+                     .head_stride = model->d_model / model->heads, .stride = width,
+                     .index = settings->beam > 1 ? columns : NULL, .count = length + 1},
+            .source = {.keys = slot->source_kv, .value_offset = model->d_model,
+                       .layer_stride = slot->source_length * width, .head_stride = model->d_model / model->heads,
+                       .stride = width, .count = slot->source_length}};
     }
 }
 
@@ -225,7 +222,7 @@ static int heed_search(
     if (!search.status) run_team(input->pool, input->threads, run_search, &search);
     for (int64_t i = 0; i < input->slots; i++) {
         release(search.slots[i].memory);
-        release(search.slots[i].source_kv);
+        free(search.slots[i].source_kv);
     }
     release(search.encoding.memory);
     release(search.decoding.memory);

@@ -11,9 +11,9 @@ typedef struct {                                  /* a sentence being translated
     int64_t capacity, used;                       /* tokens that a hypothesis has room for; columns in use */
     int64_t *written, *columns;                   /* (beam, capacity): tokens; columns of kv that hold them */
     int64_t *next_written, *next_columns;         /* the same after this step */
-    float *kv;                                    /* (layers, heads, 2, beam * capacity, head_width) */
+    float *kv;                                    /* (layers, beam * capacity, 2, d_model) */
     void *memory;                                 /* of all that depends on the capacity */
-    float *source_kv;                             /* (layers, heads, packed): see `pack_head` */
+    float *source_kv;                             /* (layers, source_length, 2, d_model) */
     int64_t source_length, source_capacity;
 } Slot;
 
@@ -46,19 +46,18 @@ typedef struct {
 
 /* Room for more tokens; returns 0 or an error code. */
 static int grow(const Search *search, Slot *slot, int64_t capacity) {
-    const HeedModel *model = search->decoder;
-    const int64_t beam = search->settings->beam, size = model->d_model / model->heads, old = slot->capacity;
-    const int64_t list = beam * capacity, parts = 2 * model->layer_count * model->heads; /* keys, values of a head */
-    const int64_t floats = aligned(parts * list * size + 8 * list);
+    const int64_t beam = search->settings->beam, layers = search->decoder->layer_count;
+    const int64_t width = 2 * search->decoder->d_model, list = beam * capacity, old = slot->capacity;
+    const int64_t floats = aligned(layers * list * width + 8 * list);
     float *kv = allocate(sizeof(float) * floats);
     if (!kv) return HEED_NO_MEMORY;
-    int64_t *written = (int64_t *)(kv + parts * list * size), *columns = written + list;
+    int64_t *written = (int64_t *)(kv + layers * list * width), *columns = written + list;
     for (int64_t h = 0; h < slot->hypotheses && slot->length; h++) {
         memcpy(written + h * capacity, slot->written + h * old, sizeof(int64_t) * slot->length);
         memcpy(columns + h * capacity, slot->columns + h * old, sizeof(int64_t) * slot->length);
     }
-    for (int64_t part = 0; part < parts && slot->used; part++)
-        memcpy(kv + part * list * size, slot->kv + part * beam * old * size, sizeof(float) * slot->used * size);
+    for (int64_t layer = 0; layer < layers && slot->used; layer++)
+        memcpy(kv + layer * list * width, slot->kv + layer * beam * old * width, sizeof(float) * slot->used * width);
     release(slot->memory);
     slot->memory = slot->kv = kv;
     slot->capacity = capacity;
@@ -70,11 +69,10 @@ static int grow(const Search *search, Slot *slot, int64_t capacity) {
 /* Puts a sentence into a free slot; returns 0 or an error code. */
 static int enter(const Search *search, Slot *slot, int64_t sentence) {
     const int64_t *starts = search->input->source.cu_seqlens, length = starts[sentence + 1] - starts[sentence];
-    const HeedModel *model = search->decoder;
-    const int64_t floats = model->layer_count * model->heads * packed_floats(length, model->d_model / model->heads);
+    const int64_t floats = search->decoder->layer_count * length * 2 * search->decoder->d_model;
     if (floats > slot->source_capacity) {
-        release(slot->source_kv);
-        slot->source_kv = allocate(sizeof(float) * floats);
+        free(slot->source_kv);
+        slot->source_kv = malloc(sizeof(float) * floats);
         slot->source_capacity = slot->source_kv ? floats : 0;
         if (!slot->source_kv) return HEED_NO_MEMORY;
     }
