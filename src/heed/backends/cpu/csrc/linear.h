@@ -83,7 +83,8 @@ INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const i
             for (int r = 0; r < rows; r++)
                 for (int part = 0; part < PARTS; part++)
                     sums[r][u][part] = dot4_add(
-                        sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + (r * size + i + u * GROUP) * X_BYTES);
+                        sums[r][u][part], w + u * STEP + part * GROUP * LANES,
+                        x + (r * size + i + u * GROUP) * X_BYTES);
     for (; unroll > 1 && i < size; i += GROUP, w += STEP)
         for (int r = 0; r < rows; r++)
             for (int part = 0; part < PARTS; part++)
@@ -272,7 +273,8 @@ static int heed_self_test_of_isa(void) {
                 expected += (int32_t)(w[i * PANEL + o] * x[r * SIZE + i]);
                 sum += (int32_t)w[i * PANEL + o];
             }
-            if (scales[r] != 1 || y[r][o] != expected || y_int32[r][o] + missing[r] - X_OFFSET * sum != expected) return 1;
+            const int32_t found = y_int32[r][o] + missing[r] - X_OFFSET * sum;
+            if (scales[r] != 1 || y[r][o] != expected || found != expected) return 1;
         }
     return 0;
 }
