@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from heed import ModelConfig, SearchConfig
+from heed import ModelConfig
 from heed.artifacts.quantization import quantize_rows
 from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.dropout import DropoutStruct, apply_dropout
@@ -16,7 +16,6 @@ from heed.backends.cpu.search_ops import topk
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import compiled_linear
 from heed.training.loss import smoothed_cross_entropy
-from tests.backends.cpu.test_search import assert_same, native_search, reference_search
 from tests.backends.decoder_steps import DESIGNS, decode, design_name
 from tests.model.examples import SHAPE, make, padded, sentences
 from tests.reference.dropout import dropped
@@ -89,20 +88,6 @@ def test_decoder_steps_of_odd_sizes_equal_the_models(threads: int, monkeypatch: 
                 assert (logits - expected).abs().mean() < 0.01 * expected.std()
             else:
                 torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("sizes", [ODD_SIZES, {"d_model": 80, "heads": 2}], ids=["narrow heads", "wide heads"])
-def test_searches_over_long_sources_equal_the_references(
-    sizes: dict[str, int], threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys of several panels, values of one or two, and more hypotheses than a register tile has rows."""
-    monkeypatch.setattr("heed.backends.cpu.search.threads_for", lambda _work: threads)
-    model = make(ModelConfig.model_validate({**SHAPE, **sizes, "max_length": 80}), CPU, torch.float32)
-    sources = [[3 + (7 * i + length) % 9 for i in range(length)] for length in (1, 30, 31, 32, 33, 70)]
-    for beam in (1, 3, 10):
-        search = SearchConfig(beam=beam, nbest=beam, max_length=8)
-        assert_same(native_search(model, sources, search), reference_search(model, sources, search))
 
 
 def test_losses_and_their_gradients_equal_the_references() -> None:
