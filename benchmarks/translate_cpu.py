@@ -10,6 +10,9 @@ and the best round counts, since other load only slows a machine: compare ratios
 speed to the machine's roofline: the time to read the weights at every step at the measured memory bandwidth (weights
 that stay in a cache exceed it), or to do the matmuls at the measured throughput, whichever is longer.
 
+HEED_ISA=avx2 CT2_FORCE_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 in the environment compares the systems without AVX-512;
+without the last, the matmuls of CTranslate2 on an AMD processor, which are oneDNN's, use it all the same.
+
 How far int8 is from float32 is measured by int8_accuracy.py: outputs of random weights repeat one token.
 """
 

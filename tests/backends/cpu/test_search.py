@@ -235,3 +235,15 @@ def test_native_search_equals_the_reference_on_every_instruction_set(beam: int) 
     for int8 in (False, True):
         found = native_search(model, SOURCES, config, int8=int8)
         assert_same(found, reference_search(model, SOURCES, config, int8=int8))
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_searches_over_long_sources_equal_the_reference(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources around the sizes of panels, and more hypotheses than a register tile has rows."""
+    use_threads(monkeypatch, threads)
+    model = make(ODD_CONFIG.model_copy(update={"max_length": 80}), CPU, torch.float32)
+    sources = [[FIRST_WORD + (7 * i + length) % 9 for i in range(length)] for length in (1, 30, 31, 32, 33, 70)]
+    for beam in (1, 3, 10):
+        search = SearchConfig(beam=beam, nbest=beam, max_length=8)
+        assert_same(native_search(model, sources, search), reference_search(model, sources, search))

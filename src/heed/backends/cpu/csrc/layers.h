@@ -31,13 +31,13 @@ static int64_t aligned(int64_t floats) {
 static int open_workspace(Workspace *work, const HeedModel *model, int64_t rows, int64_t max_keys, int64_t threads) {
     const int64_t hidden = aligned(rows * model->d_model), widest = most(2 * model->d_ff, 3 * model->d_model);
     const int64_t wide = aligned(rows * widest), scores = aligned(max_keys), scales = aligned(rows);
-    const int64_t bytes = aligned(rows * round_to_group(widest) / 4 + 1); /* in floats */
-    float *memory = allocate(sizeof(float) * (4 * hidden + wide + threads * scores + scales + bytes));
+    const int64_t bytes = aligned(rows * quantized_bytes(widest) / 4 + 1); /* in floats */
+    float *memory = allocate(sizeof(float) * (4 * hidden + wide + threads * scores + 2 * scales + bytes));
     if (!memory) return HEED_NO_MEMORY;
     float *all_scores = memory + 4 * hidden + wide, *all_scales = all_scores + threads * scores;
     *work = (Workspace){
         rows, scores, memory, memory + hidden, memory + 2 * hidden, memory + 3 * hidden, memory + 4 * hidden, all_scores,
-        {(uint8_t *)(all_scales + scales), all_scales}, memory};
+        {(uint8_t *)(all_scales + 2 * scales), all_scales, (int32_t *)(all_scales + scales)}, memory};
     return 0;
 }
 

@@ -6,15 +6,19 @@
 /* Keys and values of the sources that have just entered. */
 static void encode_newcomers(const Thread *thread, Search *search) {
     Workspace *work = &search->encoding;
-    const int64_t width = 2 * search->decoder->d_model, *starts = search->new_sources.cu_seqlens;
+    const int64_t heads = search->decoder->heads, size = search->decoder->d_model / heads;
+    const int64_t *starts = search->new_sources.cu_seqlens;
     run_encoder(thread, search->encoder, work, &search->new_sources);
     for (int64_t layer = 0; layer < search->decoder->layer_count; layer++) {
         linear(thread, &search->decoder->layers[layer].kv_cross, work->input, work->rows, work->quantized, work->wide);
         barrier(thread);
         for (int64_t i = thread->index; i < search->new_sources.sentences; i += thread->team->count) {
             const Slot *slot = search->newcomers[i];
-            const int64_t size = slot->source_length * width;
-            memcpy(slot->source_kv + layer * size, work->wide + starts[i] * width, sizeof(float) * size);
+            float *to = slot->source_kv + layer * slot->source_length * 2 * heads * size;
+            for (int64_t head = 0; head < heads; head++)
+                for (int part = 0; part < 2; part++) /* keys, then values */
+                    for (int64_t t = starts[i]; t < starts[i + 1]; t++, to += size)
+                        memcpy(to, work->wide + ((2 * t + part) * heads + head) * size, sizeof(float) * size);
         }
         barrier(thread);
     }
@@ -67,7 +71,8 @@ static int64_t only_token(const Search *search, const Slot *slot) {
 static void add_rows(Search *search, Slot *slot, int64_t *row) {
     const HeedSearchSettings *settings = search->settings;
     const HeedModel *model = search->decoder;
-    const int64_t width = 2 * model->d_model, length = slot->length, only = only_token(search, slot);
+    const int64_t width = model->d_model, size = width / model->heads;
+    const int64_t length = slot->length, only = only_token(search, slot);
     slot->first_row = *row;
     for (int64_t h = 0; h < slot->hypotheses; h++, ++*row) {
         int64_t *written = slot->written + h * slot->capacity, *columns = slot->columns + h * slot->capacity;
@@ -75,13 +80,13 @@ static void add_rows(Search *search, Slot *slot, int64_t *row) {
         search->allowed[*row] = (Allowed){written, length, length >= settings->min_length, only};
         search->rows[*row] = (Row){
             .token = length ? written[length - 1] : settings->bos, .position = length, .column = columns[length],
-            .self = {.keys = slot->kv, .value_offset = model->d_model,
-                     .layer_stride = settings->beam * slot->capacity * width,
-                     .head_stride = model->d_model / model->heads, .stride = width,
-                     .index = settings->beam > 1 ? columns : NULL, .count = length + 1},
-            .source = {.keys = slot->source_kv, .value_offset = model->d_model,
-                       .layer_stride = slot->source_length * width, .head_stride = model->d_model / model->heads,
-                       .stride = width, .count = slot->source_length}};
+            .self = {.keys = slot->kv, .value_offset = width,
+                     .layer_stride = settings->beam * slot->capacity * 2 * width, .head_stride = size,
+                     .stride = 2 * width, .index = settings->beam > 1 ? columns : NULL, .count = length + 1},
+            .source = {.keys = slot->source_kv, .value_offset = slot->source_length * size,
+                       .layer_stride = 2 * slot->source_length * width,
+                       .head_stride = 2 * slot->source_length * size, .stride = size,
+                       .count = slot->source_length}};
     }
 }
 

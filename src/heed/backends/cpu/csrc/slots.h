@@ -13,7 +13,7 @@ typedef struct {                                  /* a sentence being translated
     int64_t *next_written, *next_columns;         /* the same after this step */
     float *kv;                                    /* (layers, beam * capacity, 2, d_model) */
     void *memory;                                 /* of all that depends on the capacity */
-    float *source_kv;                             /* (layers, source_length, 2, d_model) */
+    float *source_kv;                             /* (layers, heads, 2, source_length, head_width) */
     int64_t source_length, source_capacity;
 } Slot;
 

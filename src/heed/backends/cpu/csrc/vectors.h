@@ -27,34 +27,41 @@ enum { LANES = 4, MAX_ROWS = 1, FEW_ROWS = 1, UNROLL = 1 };
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES), aligned(4)));
 
-/* Activations are quantised to int8, -127 to 127, and stored with this offset. */
+/* How a group of GROUP activations, quantised to int8, -127 to 127, is stored: in X_BYTES bytes per activation.
+
+   AVX-512 VNNI and AVX-VNNI multiply unsigned by signed bytes: with an offset of X_OFFSET. AVX2 and AVX-512 without
+   VNNI do, too, but saturate sums of two products at 16 bits: as X_SIGNED magnitudes of the group, then a mask of its
+   negative ones, 255 or 0. w ^ mask is w, or -w - 1 where x is negative, so 2 · 127 · 128 is the largest sum, and what is
+   missing of the dot product is the sum of the negative magnitudes, which no output changes. */
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-enum { X_OFFSET = 128 };                          /* unsigned, as the instruction takes them */
+enum { X_OFFSET = 128, X_BYTES = 1 };
+#elif defined(__AVX2__)
+enum { X_OFFSET = 0, X_BYTES = 2 };
 #else
-enum { X_OFFSET = 0 };
+enum { X_OFFSET = 0, X_BYTES = 1 };
 #endif
 
-/* sums[lane] += dot product of 4 bytes: w -127 to 127; x the same 4 for all lanes, with X_OFFSET.
-
-   AVX2 and AVX-512 without VNNI multiply unsigned by signed bytes and saturate sums of two products at 16 bits. So the
-   sign of x moves to w: |x| and w stay within 127, and 2 · 127² fits. */
+/* sums[lane] += dot product of 4 bytes: w -127 to 127; x the same group for all lanes, as it is stored. */
 INLINED Integers dot4_add(Integers sums, const int8_t *w, const uint8_t *x) {
     int32_t group;
     memcpy(&group, x, sizeof group);
 #if defined(__AVX512VNNI__)
     return (Integers)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(group), _mm512_loadu_si512(w));
-#elif defined(__AVX512BW__)
-    const __m512i xs = _mm512_set1_epi32(group), weights = _mm512_loadu_si512(w);
-    const __m512i negated = _mm512_mask_sub_epi8(weights, _mm512_movepi8_mask(xs), _mm512_setzero_si512(), weights);
-    const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(xs), negated);
-    return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 #elif defined(__AVXVNNI__)
     const __m256i weights = _mm256_loadu_si256((const __m256i *)w);
     return (Integers)_mm256_dpbusd_avx_epi32((__m256i)sums, _mm256_set1_epi32(group), weights);
 #elif defined(__AVX2__)
-    const __m256i xs = _mm256_set1_epi32(group), weights = _mm256_loadu_si256((const __m256i *)w);
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(xs), _mm256_sign_epi8(weights, xs));
+    int32_t mask;
+    memcpy(&mask, x + sizeof group, sizeof mask);
+#if defined(__AVX512BW__)
+    const __m512i weights = _mm512_xor_si512(_mm512_loadu_si512(w), _mm512_set1_epi32(mask));
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi32(group), weights);
+    return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#else
+    const __m256i weights = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)w), _mm256_set1_epi32(mask));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi32(group), weights);
     return sums + (Integers)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#endif
 #elif defined(__ARM_FEATURE_DOTPROD)
     return (Integers)vdotq_s32((int32x4_t)sums, vld1q_s8(w), vreinterpretq_s8_s32(vdupq_n_s32(group)));
 #else
