@@ -89,6 +89,9 @@ class ModelConfig(Settings):
         description="Part to leave out, for comparison: scaling (the division by √d_k), residuals, feed-forward or "
         "activation (a linear feed-forward network); none: nothing.",
     )
+    d_k: PositiveInt | None = Field(
+        None, description="Width of each head's queries and keys, for comparison smaller than its values'; none: equal."
+    )
     kernel_size: PositiveInt = Field(3, description="Tokens that a convolution reads; odd.")
     max_length: PositiveInt = Field(
         1024, description="Maximum sequence length of learned positions; sinusoidal and rotary have no limit."
@@ -116,9 +119,18 @@ class ModelConfig(Settings):
             raise ConfigError(
                 f"source_vocab_size = {self.source_vocab_size} needs kind = 'encoder-decoder', found {self.kind!r}"
             )
+        self._check_key_width()
         self._check_mixer()
         self._check_special_tokens()
         return self
+
+    def _check_key_width(self) -> None:
+        if self.d_k is None:
+            return
+        if self.d_k > self.head_width:
+            raise ConfigError(f"d_k = {self.d_k} is more than d_model / heads = {self.head_width}")
+        if self.positions == "rotary" and self.d_k != self.head_width:
+            raise ConfigError(f"d_k = {self.d_k} is not supported with positions = 'rotary', which rotate whole heads")
 
     def _check_mixer(self) -> None:
         if self.mixer != "attention" and self.without is not None:
@@ -144,8 +156,13 @@ class ModelConfig(Settings):
 
     @property
     def head_width(self) -> int:
-        """K, the width of one head (d_k = d_v in the paper)."""
+        """K, the width of one head (d_v in the paper, and d_k unless set)."""
         return self.d_model // self.heads
+
+    @property
+    def key_width(self) -> int:
+        """The width of one head's queries and keys (d_k in the paper)."""
+        return self.d_k or self.head_width
 
     @property
     def has_encoder(self) -> bool:
@@ -169,6 +186,8 @@ class ModelConfig(Settings):
             return f"mixer = {self.mixer!r}"
         if self.without is not None:
             return f"without = {self.without!r}"
+        if self.key_width != self.head_width:
+            return f"d_k = {self.d_k}"
         return f"positions = {self.positions!r}" if self.positions in ("index", "none") else None
 
     @classmethod

@@ -20,6 +20,7 @@ from heed.claims import (
     scaling,
     scaling_training,
     sentence_vectors,
+    table_3,
     teacher_forcing,
     translation_positions,
     warmup,
@@ -178,6 +179,14 @@ CLAIMS = {
             "paper, section 5.4 and table 3, rows D",
             regularization.measure,
             regularization.judge,
+            runs="translation",
+        ),
+        Claim(
+            "table-3",
+            "Heads, the size of keys, depth, width, dropout and label smoothing each matter; learned positions do not.",
+            "paper, section 6.2 and table 3, rows A to E",
+            table_3.measure,
+            table_3.judge,
             runs="translation",
         ),
         Claim(
