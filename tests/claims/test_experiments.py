@@ -1,5 +1,6 @@
 """The parts that experiments share: trained variants, strings, calibration, and how verdicts follow from numbers."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,9 +23,10 @@ from heed.claims.calibration import expected_calibration_error
 from heed.claims.claim import Context
 from heed.claims.feed_forward import LINEAR, NARROW, REMOVED, USUAL
 from heed.claims.result import Panel, Series, Verdict, is_less
-from heed.claims.runs import train_runs
+from heed.claims.runs import time_left, train_runs
 from heed.claims.scaling import SCALED, UNSCALED
 from heed.claims.translation import EXACT, LOSS, train_variants, write_pairs
+from heed.errors import FolderError
 
 
 def silent(_: str) -> None:
@@ -65,6 +67,15 @@ def test_models_are_trained_in_processes_of_their_own_and_only_once(tmp_path: Pa
     assert sorted(reports[1:])[0].startswith("trained model 1 of 2: ")
     assert train_runs(context, runs) == folders
     assert len(reports) == 3
+    longer = {"1": {"pairs": pairs, "settings": {**sizes, "training.max_steps": 2}}}
+    with pytest.raises(FolderError, match=r"1 has a run with training\.max_steps = 1, not 2: remove it, or choose"):
+        train_runs(context, longer)
+
+
+def test_the_time_that_jobs_will_take_is_estimated_from_those_that_are_done() -> None:
+    began = time.monotonic() - 600
+    assert time_left(began, 2, 6) == " (about 30 min to go)"
+    assert time_left(began, 8, 0) == time_left(time.monotonic(), 1, 1) == ""
 
 
 def test_a_mean_is_less_if_the_intervals_cannot_explain_the_difference() -> None:

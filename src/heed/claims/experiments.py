@@ -74,6 +74,13 @@ CLAIMS = {
             positions.judge_need,
         ),
         Claim(
+            "index-post-norm",
+            "Just adding the index will not do with post-norm either, where no layer norm removes it at once.",
+            "paper, section 3.5",
+            positions.measure_post_norm,
+            positions.judge_index,
+        ),
+        Claim(
             "longer-sequences",
             "Sinusoidal encodings may allow the model to extrapolate to sequences longer than those of training.",
             "paper, section 3.5",
