@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.claims import length_cost, positions, recall, translation_positions
+from heed.claims import length_cost, positions, recall, throughput, translation_positions
 from heed.claims.claim import Context
 from heed.claims.cost import peak_memory
 from heed.claims.length_cost import CONVOLUTION, FUSED, LSTM, PLAIN
@@ -119,6 +119,11 @@ def copied(index: float) -> list[Panel]:
     return [Panel("x", "y", [Series(kind, [5.0, 10.0], [[1.0, 1.0], [x, x]]) for kind, x in shares.items()])]
 
 
+def speeds(short: float, long: float) -> list[Panel]:
+    others = dict.fromkeys(throughput.RECURRENT, (10.0, 10.0)) | {TRANSFORMER: (short, long)}
+    return [Panel("x", "y", [Series(name, [8.0, 2048.0], [[a, a], [b, b]]) for name, (a, b) in others.items()])]
+
+
 def by_sentences(none: float, longer: float) -> list[Panel]:
     kinds = dict.fromkeys(("sinusoidal", "learned", "rotary"), (0.8, longer)) | {
         "index": (none, 0.0),
@@ -143,6 +148,9 @@ def test_verdicts_follow_from_the_numbers() -> None:
     assert positions.judge_index(copied(0.1))[0] == "holds"
     assert positions.judge_index(copied(0.9))[0] == "holds in part"
     assert positions.judge_index(copied(1.0))[0] == "does not hold here"
+    assert throughput.judge(speeds(20.0, 5.0))[0] == "holds"
+    assert throughput.judge(speeds(20.0, 20.0))[0] == "holds in part"
+    assert throughput.judge(speeds(5.0, 5.0))[0] == "does not hold here"
     assert translation_positions.judge(by_sentences(0.1, 0.6))[0] == "holds"
     assert translation_positions.judge(by_sentences(0.1, 0.1))[0] == "holds in part"
     assert translation_positions.judge(by_sentences(0.7, 0.1))[0] == "does not hold here"

@@ -22,6 +22,7 @@ from heed.claims import (
     sentence_vectors,
     table_3,
     teacher_forcing,
+    throughput,
     translation_positions,
     warmup,
 )
@@ -108,6 +109,13 @@ CLAIMS = {
             "paper, table 1",
             length_cost.measure,
             length_cost.judge,
+        ),
+        Claim(
+            "throughput",
+            "Self-attention is faster than recurrence as long as sentences are shorter than the model is wide.",
+            "paper, section 4",
+            throughput.measure,
+            throughput.judge,
         ),
         Claim(
             "scaling",
