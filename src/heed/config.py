@@ -10,23 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heed.errors import ConfigError
+from heed.model_presets import model_preset
 from heed.search_config import SearchConfig, TranslateConfig
-from heed.settings import PositiveInt, Seed, Settings, did_you_mean
-
-
-def model_preset(name: str) -> dict[str, Any]:
-    """The settings in which a preset differs from the paper's base model."""
-    regularised = {"dropout": 0.3, "attention_dropout": 0.0, "activation_dropout": 0.0, "norm": "pre"}
-    presets: dict[str, dict[str, Any]] = {
-        "tiny": {"d_model": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "d_ff": 256, **regularised},
-        "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024, "norm": "pre"},
-        "base": {},
-        "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
-    }
-    if name not in presets:
-        raise ConfigError(f"unknown preset {name!r}: {did_you_mean(name, presets)}")
-    return presets[name]
-
+from heed.settings import PositiveInt, Seed, Settings
 
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -113,24 +99,19 @@ class ModelConfig(Settings):
                 f"d_model / heads = {self.d_model} / {self.heads} = {self.head_width} is odd: "
                 "rotary positions rotate pairs of dimensions"
             )
+        if self.d_k is not None and self.d_k > self.head_width:
+            raise ConfigError(f"d_k = {self.d_k} is more than d_model / heads = {self.head_width}")
+        if self.positions == "rotary" and self.key_width != self.head_width:
+            raise ConfigError(f"d_k = {self.d_k} is not supported with positions = 'rotary', which rotate whole heads")
         if self.labels is not None and self.kind != "encoder":
             raise ConfigError(f"labels = {self.labels} needs kind = 'encoder', found {self.kind!r}")
         if self.source_vocab_size is not None and self.kind != "encoder-decoder":
             raise ConfigError(
                 f"source_vocab_size = {self.source_vocab_size} needs kind = 'encoder-decoder', found {self.kind!r}"
             )
-        self._check_key_width()
         self._check_mixer()
         self._check_special_tokens()
         return self
-
-    def _check_key_width(self) -> None:
-        if self.d_k is None:
-            return
-        if self.d_k > self.head_width:
-            raise ConfigError(f"d_k = {self.d_k} is more than d_model / heads = {self.head_width}")
-        if self.positions == "rotary" and self.d_k != self.head_width:
-            raise ConfigError(f"d_k = {self.d_k} is not supported with positions = 'rotary', which rotate whole heads")
 
     def _check_mixer(self) -> None:
         if self.mixer != "attention" and self.without is not None:
