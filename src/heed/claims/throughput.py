@@ -30,16 +30,19 @@ RECURRENT = ("LSTM, attention", "GRU, attention")
 
 def measure(context: Context) -> list[Panel]:
     """Target tokens per second of training, by tokens in each sentence; each seed is one measurement."""
-    device, series = device_of(context), []
+    device, models = device_of(context), {}
     lengths, target = _LENGTHS[context.scale], parameters(_SHAPE)
     for name, rival in MODELS.items():
-        if name == VECTOR:
-            continue
-        shape = with_parameters({**_SHAPE, **rival}, target)
-        model = Transformer(ModelConfig.model_validate({**shape, **_NO_DROPOUT, "vocab_size": _VOCAB})).to(device)
-        runs = [[_tokens_per_second(model, length, context.scale) for length in lengths] for _ in context.seeds]
-        series.append(Series.of_runs(name, lengths, runs))
-        context.report(f"{name}: {series[-1].means()[0]:,.0f} to {series[-1].means()[-1]:,.0f} tokens/s")
+        if name != VECTOR:
+            shape = with_parameters({**_SHAPE, **rival}, target)
+            config = ModelConfig.model_validate({**shape, **_NO_DROPOUT, "vocab_size": _VOCAB})
+            models[name] = Transformer(config).to(device)
+    runs: dict[str, list[list[float]]] = {name: [] for name in models}
+    for number in context.seeds:  # one model after the other in each, so that other work on the machine meets them all
+        for name, model in models.items():
+            runs[name].append([_tokens_per_second(model, length, context.scale) for length in lengths])
+        context.report(f"measurement {number} of {len(context.seeds)}")
+    series = [Series.of_runs(name, lengths, of_model) for name, of_model in runs.items()]
     return [Panel("tokens in each sentence", "target tokens per second of training", series, log="xy")]
 
 
@@ -51,7 +54,7 @@ def _tokens_per_second(model: Transformer, length: int, scale: Scale) -> float:
         model.zero_grad()
         functional.cross_entropy(model(src, tgt).flatten(0, 1), tgt.flatten()).backward()
 
-    return rows * length / seconds(step, device)
+    return rows * length / seconds(step, device, runs=3)
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
