@@ -192,7 +192,7 @@ def test_table_3_has_the_papers_rows_and_changes_what_they_name() -> None:
     assert changed["(B) d_k = 4"] == {"model.d_k": 4}
     assert changed["(C) N = 4"] == {"model.encoder_layers": 4, "model.decoder_layers": 4}
     assert changed["(C) d_model = 32, d_k = 8"] == {"model.d_model": 32}
-    assert changed["(D) ε_ls = 0.2"] == {"training.label_smoothing": 0.2}
+    assert changed["(D) ε_ls = 0"] == {"training.label_smoothing": 0.0}
     assert changed["(E) learned positions"] == {"model.positions": "learned"}
     assert ROWS[0] == "base: N = 2, d_model = 64, d_ff = 256, h = 4, d_k = 16, P_drop = 0.1, ε_ls = 0.1"
     _, finding = table_3.judge(table(WORSE[1:], BETTER))

@@ -26,7 +26,7 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
 _BASE: dict[Scale, tuple[int, int]] = {"smallest": (2, 4), "small": (2, 4), "full": (6, 8)}  # N and h
 _LAYERS: dict[Scale, tuple[int, ...]] = {"smallest": (1,), "small": (1, 4), "full": (2, 4, 8)}
 _HEADS: dict[Scale, tuple[int, ...]] = {"smallest": (1, 2), "small": (1, 2, 8, 16), "full": (1, 4, 16, 32)}
-_RATES: dict[Scale, tuple[float, ...]] = {"smallest": (0.0,), "small": (0.0, 0.2), "full": (0.0, 0.2)}
+_RATES: dict[Scale, tuple[float, ...]] = {"smallest": (0.0,), "small": (0.0,), "full": (0.0, 0.2)}
 _VALUES = re.compile(r"(\S+) = ([\d.]+)")
 _X = "row of table 3"
 
