@@ -40,7 +40,7 @@ def _block(name: str) -> str:
         "",
     ]
     for picture, panel in zip(charts(result), result.panels, strict=True):
-        lines += [f"![{panel.y_label} by {panel.x_label}](pictures/claims/{picture})", "", *_table(panel), ""]
+        lines += [f"![{panel.y_label} by {panel.x_label}](pictures/claims/{picture})", "", *table(panel), ""]
     lines += [f"- {note}" for note in result.notes] + ([""] if result.notes else [])
     corpus = f"text: {result.corpus}; " if result.corpus else ""
     lines += [
@@ -58,7 +58,7 @@ def _wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _table(panel: Panel) -> list[str]:
+def table(panel: Panel) -> list[str]:
     head = [panel.x_label, *(series.name for series in panel.series)]
     rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     cells = [
@@ -67,7 +67,9 @@ def _table(panel: Panel) -> list[str]:
     ]
     measured = sorted({x for series in panel.series for x in series.x})
     return rows + [
-        f"| {_axis_number(x)} | {' | '.join(of_series.get(x, '') for of_series in cells)} |" for x in measured
+        f"| {panel.rows[int(x)] if panel.rows else _axis_number(x)} | "
+        f"{' | '.join(of_series.get(x, '') for of_series in cells)} |"
+        for x in measured
     ]
 
 

@@ -25,6 +25,7 @@ CONTRACT = {
     "mixer": "attention",
     "source_context": "attention",
     "without": None,
+    "d_k": None,
     "kernel_size": 3,
     "max_length": 1024,
     "pad_id": 0,

@@ -10,23 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heed.errors import ConfigError
+from heed.model_presets import model_preset
 from heed.search_config import SearchConfig, TranslateConfig
-from heed.settings import PositiveInt, Seed, Settings, did_you_mean
-
-
-def model_preset(name: str) -> dict[str, Any]:
-    """The settings in which a preset differs from the paper's base model."""
-    regularised = {"dropout": 0.3, "attention_dropout": 0.0, "activation_dropout": 0.0, "norm": "pre"}
-    presets: dict[str, dict[str, Any]] = {
-        "tiny": {"d_model": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "d_ff": 256, **regularised},
-        "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024, "norm": "pre"},
-        "base": {},
-        "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
-    }
-    if name not in presets:
-        raise ConfigError(f"unknown preset {name!r}: {did_you_mean(name, presets)}")
-    return presets[name]
-
+from heed.settings import PositiveInt, Seed, Settings
 
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -89,6 +75,9 @@ class ModelConfig(Settings):
         description="Part to leave out, for comparison: scaling (the division by √d_k), residuals, feed-forward or "
         "activation (a linear feed-forward network); none: nothing.",
     )
+    d_k: PositiveInt | None = Field(
+        None, description="Width of each head's queries and keys, for comparison smaller than its values'; none: equal."
+    )
     kernel_size: PositiveInt = Field(3, description="Tokens that a convolution reads; odd.")
     max_length: PositiveInt = Field(
         1024, description="Maximum sequence length of learned positions; sinusoidal and rotary have no limit."
@@ -110,6 +99,10 @@ class ModelConfig(Settings):
                 f"d_model / heads = {self.d_model} / {self.heads} = {self.head_width} is odd: "
                 "rotary positions rotate pairs of dimensions"
             )
+        if self.d_k is not None and self.d_k > self.head_width:
+            raise ConfigError(f"d_k = {self.d_k} is more than d_model / heads = {self.head_width}")
+        if self.positions == "rotary" and self.key_width != self.head_width:
+            raise ConfigError(f"d_k = {self.d_k} is not supported with positions = 'rotary', which rotate whole heads")
         if self.labels is not None and self.kind != "encoder":
             raise ConfigError(f"labels = {self.labels} needs kind = 'encoder', found {self.kind!r}")
         if self.source_vocab_size is not None and self.kind != "encoder-decoder":
@@ -144,8 +137,13 @@ class ModelConfig(Settings):
 
     @property
     def head_width(self) -> int:
-        """K, the width of one head (d_k = d_v in the paper)."""
+        """K, the width of one head (d_v in the paper, and d_k unless set)."""
         return self.d_model // self.heads
+
+    @property
+    def key_width(self) -> int:
+        """The width of one head's queries and keys (d_k in the paper)."""
+        return self.d_k or self.head_width
 
     @property
     def has_encoder(self) -> bool:
@@ -169,6 +167,8 @@ class ModelConfig(Settings):
             return f"mixer = {self.mixer!r}"
         if self.without is not None:
             return f"without = {self.without!r}"
+        if self.key_width != self.head_width:
+            return f"d_k = {self.d_k}"
         return f"positions = {self.positions!r}" if self.positions in ("index", "none") else None
 
     @classmethod

@@ -1,6 +1,7 @@
 """The experiments of `heed claims`: each runs, its result can be read back, and the book shows what was recorded."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,21 @@ def test_the_smallest_version_runs_and_is_not_measured_twice(
     assert reports[-1].startswith(f"{name}: as measured on {result.date}")
     with pytest.raises(ConfigError, match=r"has the scale 'smallest', not 'small': choose another folder"):
         run_claim(CLAIMS[name], "small", folder, reports.append)
+
+
+def test_the_time_of_an_interrupted_measurement_counts(tmp_path: Path) -> None:
+    def interrupted(_: Context) -> list[Panel]:
+        raise KeyboardInterrupt
+
+    def silent(_: str) -> None:
+        pass
+
+    (tmp_path / ".scaling.seconds").write_text("100.0")
+    with pytest.raises(KeyboardInterrupt):
+        run_claim(replace(CLAIMS["scaling"], measure=interrupted), "smallest", tmp_path, silent)
+    result = run_claim(CLAIMS["scaling"], "smallest", tmp_path, silent)
+    assert 100.0 <= result.seconds < 200.0
+    assert not list(tmp_path.glob(".scaling*"))
 
 
 def test_the_book_shows_the_recorded_results_of_every_claim() -> None:

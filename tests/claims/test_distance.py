@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.claims import length_cost, recall, translation_positions
+from heed.claims import length_cost, positions, recall, throughput, translation_positions
 from heed.claims.claim import Context
 from heed.claims.cost import peak_memory
 from heed.claims.length_cost import CONVOLUTION, FUSED, LSTM, PLAIN
@@ -14,6 +14,8 @@ from heed.claims.recall import FIXED, MODELS, TRANSFORMER, marked_letter
 from heed.claims.result import Panel, Series
 from heed.claims.strings import LETTERS, SIZES
 from heed.claims.translation_positions import share_right, texts
+from heed.model.attention import AttentionFn, plain_attention
+from heed.model.transformer import Transformer
 
 CPU = torch.device("cpu")
 
@@ -65,6 +67,21 @@ def test_plain_attention_takes_memory_by_the_square_of_the_length(
     assert all(1.5 < growth[name] < 2.5 for name in (FUSED, CONVOLUTION, LSTM))
 
 
+def test_a_length_for_which_there_is_no_memory_ends_the_curve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cost = length_cost._cost
+
+    def limited(model: Transformer, attend: AttentionFn, length: int, device: torch.device) -> tuple[float, float]:
+        if attend is plain_attention and length > 16:
+            raise torch.OutOfMemoryError
+        return cost(model, attend, length, device)
+
+    monkeypatch.setattr(length_cost, "_cost", limited)
+    context = Context("smallest", tmp_path, lambda _: None)
+    times, _ = length_cost.measure(context)
+    assert (times.named(PLAIN).x, times.named(FUSED).x) == ([16.0], [16.0, 32.0])
+    assert context.notes == [f"{PLAIN} runs out of memory at 32 tokens"]
+
+
 def test_the_layers_of_the_length_cost_are_equally_large() -> None:
     from heed.claims.parameters import parameters  # noqa: PLC0415
 
@@ -97,6 +114,16 @@ def recalled(fixed: float, transformer: float) -> list[Panel]:
     return [Panel("x", "y", [Series(name, [4.0, 8.0], [[1.0, 1.0], [x, x]]) for name, x in far.items()])] * 3
 
 
+def copied(index: float) -> list[Panel]:
+    shares = {"sinusoidal": 1.0, "index": index, "none": 0.0}
+    return [Panel("x", "y", [Series(kind, [5.0, 10.0], [[1.0, 1.0], [x, x]]) for kind, x in shares.items()])]
+
+
+def speeds(short: float, long: float) -> list[Panel]:
+    others = dict.fromkeys(throughput.RECURRENT, (10.0, 10.0)) | {TRANSFORMER: (short, long)}
+    return [Panel("x", "y", [Series(name, [8.0, 2048.0], [[a, a], [b, b]]) for name, (a, b) in others.items()])]
+
+
 def by_sentences(none: float, longer: float) -> list[Panel]:
     kinds = dict.fromkeys(("sinusoidal", "learned", "rotary"), (0.8, longer)) | {
         "index": (none, 0.0),
@@ -118,6 +145,12 @@ def test_verdicts_follow_from_the_numbers() -> None:
     assert recall.judge(recalled(0.2, 0.5))[0] == "holds in part"
     assert recall.judge(recalled(1.0, 1.0))[0] == "does not hold here"
     assert "GRU, fixed vector 20% (before training 20%)" in recall.judge(recalled(0.2, 1.0))[1]
+    assert positions.judge_index(copied(0.1))[0] == "holds"
+    assert positions.judge_index(copied(0.9))[0] == "holds in part"
+    assert positions.judge_index(copied(1.0))[0] == "does not hold here"
+    assert throughput.judge(speeds(20.0, 5.0))[0] == "holds"
+    assert throughput.judge(speeds(20.0, 20.0))[0] == "holds in part"
+    assert throughput.judge(speeds(5.0, 5.0))[0] == "does not hold here"
     assert translation_positions.judge(by_sentences(0.1, 0.6))[0] == "holds"
     assert translation_positions.judge(by_sentences(0.1, 0.1))[0] == "holds in part"
     assert translation_positions.judge(by_sentences(0.7, 0.1))[0] == "does not hold here"

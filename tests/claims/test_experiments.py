@@ -1,19 +1,32 @@
 """The parts that experiments share: trained variants, strings, calibration, and how verdicts follow from numbers."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from docs.make_claims import table as book_table
 
-from heed.claims import depth, feed_forward, heads, quality, regularization, residuals, scaling_training, warmup
+from heed.claims import (
+    depth,
+    feed_forward,
+    heads,
+    quality,
+    regularization,
+    residuals,
+    scaling_training,
+    table_3,
+    warmup,
+)
 from heed.claims.calibration import expected_calibration_error
 from heed.claims.claim import Context
 from heed.claims.feed_forward import LINEAR, NARROW, REMOVED, USUAL
 from heed.claims.result import Panel, Series, Verdict, is_less
-from heed.claims.runs import train_runs
+from heed.claims.runs import time_left, train_runs
 from heed.claims.scaling import SCALED, UNSCALED
 from heed.claims.translation import EXACT, LOSS, train_variants, write_pairs
+from heed.errors import FolderError
 
 
 def silent(_: str) -> None:
@@ -54,6 +67,15 @@ def test_models_are_trained_in_processes_of_their_own_and_only_once(tmp_path: Pa
     assert sorted(reports[1:])[0].startswith("trained model 1 of 2: ")
     assert train_runs(context, runs) == folders
     assert len(reports) == 3
+    longer = {"1": {"pairs": pairs, "settings": {**sizes, "training.max_steps": 2}}}
+    with pytest.raises(FolderError, match=r"1 has a run with training\.max_steps = 1, not 2: remove it, or choose"):
+        train_runs(context, longer)
+
+
+def test_the_time_that_jobs_will_take_is_estimated_from_those_that_are_done() -> None:
+    began = time.monotonic() - 600
+    assert time_left(began, 2, 6) == " (about 30 min to go)"
+    assert time_left(began, 8, 0) == time_left(time.monotonic(), 1, 1) == ""
 
 
 def test_a_mean_is_less_if_the_intervals_cannot_explain_the_difference() -> None:
@@ -106,6 +128,22 @@ def smoothed(share: float) -> list[Panel]:
     return [exact, panel({"label smoothing 0": [1.0, 1.0], "label smoothing 0.1": [1.0, 2.0]}), EVEN]
 
 
+ROWS = [row.name for row in table_3.rows("small")]
+WORSE = ("(A) h = 1,", "(A) h = 16", "(B)", "(C) N = 1", "(C) d_model = 32", "(C) d_ff = 128", "(D) P_drop = 0")
+BETTER = ("(C) N = 4", "(C) d_model = 128", "(C) d_ff = 512", "(D) ε_ls = 0")
+
+
+def table(worse: tuple[str, ...], better: tuple[str, ...], exact_without_smoothing: float = 0.1) -> list[Panel]:
+    """Table 3, with the rows that have a higher and a lower loss than the base model."""
+    losses = [1.0 + row.startswith(worse) - 0.5 * row.startswith(better) for row in ROWS]
+    exact = [exact_without_smoothing if row == "(D) ε_ls = 0" else 0.5 for row in ROWS]
+    panels = []
+    for label, values in ((LOSS, losses), (EXACT, exact)):
+        filled = panel({"Transformer": values}, label, tuple(float(number) for number in range(len(ROWS))))
+        panels.append(Panel("row", label, filled.series, rows=ROWS))
+    return panels
+
+
 def qualities(transformer: float) -> list[Panel]:
     shares = {name: [0.1, 0.5] for name in quality.MODELS}
     return [panel({**shares, quality.TRANSFORMER: [0.1, transformer]}, EXACT)] * 3
@@ -128,6 +166,9 @@ def qualities(transformer: float) -> list[Panel]:
         (feed_forward.judge, feed_forwards(1.0), "holds in part"),
         (regularization.judge, smoothed(0.3), "holds"),
         (regularization.judge, smoothed(0.2), "holds in part"),
+        (table_3.judge, table(WORSE, BETTER), "holds"),
+        (table_3.judge, table(WORSE[1:], BETTER), "holds in part"),
+        (table_3.judge, table((*BETTER, "(E)"), (*WORSE[1:], "(A) h = 1,"), 0.5), "does not hold here"),
         (quality.judge, qualities(0.9), "holds"),
         (quality.judge, qualities(0.5), "does not hold here"),
     ],
@@ -138,3 +179,34 @@ def test_verdicts_follow_from_the_numbers(
     found, finding = judge(panels)
     assert found == verdict
     assert finding.endswith(".")
+
+
+def test_table_3_has_the_papers_rows_and_changes_what_they_name() -> None:
+    assert [row.name[:3] for row in table_3.rows("full")[1:]] == (
+        ["(A)"] * 4 + ["(B)"] * 2 + ["(C)"] * 7 + ["(D)"] * 4 + ["(E)"]
+    )
+    rows = {row.name: row.settings for row in table_3.rows("small")}
+    base, *_ = rows.values()
+    changed = {name: dict(settings.items() - base.items()) for name, settings in rows.items()}
+    assert changed["(A) h = 16, d_k = 4"] == {"model.heads": 16}
+    assert changed["(B) d_k = 4"] == {"model.d_k": 4}
+    assert changed["(C) N = 4"] == {"model.encoder_layers": 4, "model.decoder_layers": 4}
+    assert changed["(C) d_model = 32, d_k = 8"] == {"model.d_model": 32}
+    assert changed["(D) ε_ls = 0"] == {"training.label_smoothing": 0.0}
+    assert changed["(E) learned positions"] == {"model.positions": "learned"}
+    assert ROWS[0] == "base: N = 2, d_model = 64, d_ff = 256, h = 4, d_k = 16, P_drop = 0.1, ε_ls = 0.1"
+    _, finding = table_3.judge(table(WORSE[1:], BETTER))
+    assert finding.startswith("8 of 9 observations of the paper show here: (A) the largest number is worse")
+    assert (
+        "Not so: (A) one head is worse than the best number. Validation loss and exact translations: base 1" in finding
+    )
+
+
+def test_rows_are_drawn_and_tabulated_by_their_names() -> None:
+    (losses, _) = table(WORSE, BETTER)
+    svg = losses.svg()
+    assert all(row in svg for row in ROWS[1:])
+    lines = book_table(losses)
+    assert lines[0] == "| row | Transformer |"
+    assert lines[2].startswith("| base: N = 2, ")
+    assert lines[3] == "| (A) h = 1, d_k = 64 | 2 ± 0.0025 |"

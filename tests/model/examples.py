@@ -41,6 +41,7 @@ RIVALS: list[dict[str, Any]] = [
     {"without": "residuals"},
     {"without": "feed-forward", "norm": "sandwich"},
     {"without": "activation", "norm": "pre"},
+    {"d_k": 3},
 ]
 
 
@@ -60,7 +61,7 @@ COVERING = _configs((i, j, k, (i + j + k) % 4) for i, j, k in product(range(3), 
 
 def _name(config: ModelConfig) -> str:
     if config.comparison_only:
-        return f"{config.mixer}-{config.source_context}-{config.norm}-{config.positions}-{config.without}"
+        return f"{config.mixer}-{config.source_context}-{config.norm}-{config.positions}-{config.without}-{config.d_k}"
     return f"{config.kind}-{config.norm}-{config.positions}-{config.activation}" + "-bias" * config.output_bias
 
 

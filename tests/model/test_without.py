@@ -73,6 +73,34 @@ def test_without_feed_forward_there_are_no_weights_of_it() -> None:
     assert isinstance(cast("nn.Module", model.encoder).get_submodule("layers.0"), EncoderLayer)
 
 
+@pytest.mark.parametrize("without", [None, "scaling"])
+def test_a_smaller_d_k_equals_whole_heads_with_rows_of_zeros_and_its_own_scale(without: str | None) -> None:
+    settings: dict[str, Any] = {**SHAPE, "without": without}
+    narrow = make(ModelConfig.model_validate({**settings, "d_k": 3}), CPU)
+    whole = Transformer(ModelConfig.model_validate(settings)).to(torch.float64).eval()
+    weights = whole.state_dict()
+    for name, weight in narrow.state_dict().items():
+        if weight.shape == weights[name].shape:
+            weights[name] = weight
+            continue
+        padded_weight = torch.zeros_like(weights[name]).unflatten(0, (SHAPE["heads"], -1))
+        padded_weight[:, :3] = weight.unflatten(0, (SHAPE["heads"], -1))
+        scale = math.sqrt(8 / 3) if ".query." in name and without is None else 1.0
+        weights[name] = padded_weight.flatten(0, 1) * scale
+    whole.load_state_dict(weights)
+    batch = {name: padded(rows) for name, rows in both_sides(narrow.config, CPU).items()}
+    torch.testing.assert_close(narrow(**batch), whole(**batch))
+
+
+def test_d_k_is_at_most_the_width_of_a_head() -> None:
+    assert ModelConfig.model_validate({**SHAPE, "d_k": 8}).comparison_only is None
+    assert ModelConfig.model_validate({**SHAPE, "d_k": 4}).comparison_only == "d_k = 4"
+    with pytest.raises(ConfigError, match=r"d_k = 9 is more than d_model / heads = 8"):
+        ModelConfig.model_validate({**SHAPE, "d_k": 9})
+    with pytest.raises(ConfigError, match=r"d_k = 4 is not supported with positions = 'rotary'"):
+        ModelConfig.model_validate({**SHAPE, "d_k": 4, "positions": "rotary"})
+
+
 def test_what_relies_on_the_structure_of_layers_refuses() -> None:
     model = Transformer(ModelConfig.model_validate({**SHAPE, "without": "residuals"}))
     with pytest.raises(InputError, match=r"models with without = 'residuals', which exist for comparison"):

@@ -61,7 +61,8 @@ def _stack(config: ModelConfig, side: str) -> Iterator[tuple[str, Shape]]:
     attentions = ["attention", "cross_attention"] if side == "decoder" and config.has_encoder else ["attention"]
     for attention in attentions:
         for projection in ("query", "key", "value", "output"):
-            yield from _linear(f"{layer}.{attention}.{projection}", config.d_model, config.d_model)
+            width = config.heads * config.key_width if projection in ("query", "key") else config.d_model
+            yield from _linear(f"{layer}.{attention}.{projection}", config.d_model, width)
         yield from _residual(f"{layer}.around_{attention}", config)
     if config.without != "feed-forward":
         is_gated = config.activation == "swiglu" and config.without != "activation"

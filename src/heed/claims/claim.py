@@ -63,5 +63,6 @@ class Claim:
 
 
 def _hardware() -> str:
-    threads = f"{torch.get_num_threads()} CPU threads, {cpu_instructions()}"
+    count = torch.get_num_threads()
+    threads = f"{count} CPU thread{'s' if count > 1 else ''}, {cpu_instructions()}"
     return threads if default_device().type == "cpu" else f"{torch.cuda.get_device_name()}, {threads}"

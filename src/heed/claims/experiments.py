@@ -20,7 +20,9 @@ from heed.claims import (
     scaling,
     scaling_training,
     sentence_vectors,
+    table_3,
     teacher_forcing,
+    throughput,
     translation_positions,
     warmup,
 )
@@ -73,6 +75,13 @@ CLAIMS = {
             positions.judge_need,
         ),
         Claim(
+            "index-post-norm",
+            "Just adding the index will not do with post-norm either, where no layer norm removes it at once.",
+            "paper, section 3.5",
+            positions.measure_post_norm,
+            positions.judge_index,
+        ),
+        Claim(
             "longer-sequences",
             "Sinusoidal encodings may allow the model to extrapolate to sequences longer than those of training.",
             "paper, section 3.5",
@@ -100,6 +109,13 @@ CLAIMS = {
             "paper, table 1",
             length_cost.measure,
             length_cost.judge,
+        ),
+        Claim(
+            "throughput",
+            "Self-attention is faster than recurrence as long as sentences are shorter than the model is wide.",
+            "paper, section 4",
+            throughput.measure,
+            throughput.judge,
         ),
         Claim(
             "scaling",
@@ -178,6 +194,14 @@ CLAIMS = {
             "paper, section 5.4 and table 3, rows D",
             regularization.measure,
             regularization.judge,
+            runs="translation",
+        ),
+        Claim(
+            "table-3",
+            "Heads, the size of keys, depth, width, dropout and label smoothing each matter; learned positions do not.",
+            "paper, section 6.2 and table 3, rows A to E",
+            table_3.measure,
+            table_3.judge,
             runs="translation",
         ),
         Claim(

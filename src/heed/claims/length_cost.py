@@ -41,8 +41,14 @@ def measure(context: Context) -> list[Panel]:
         config = ModelConfig.model_validate({"vocab_size": 100, "mixer": mixer, **SHAPE, **_NO_DROPOUT})
         model = Transformer(config).to(device)
         attend = plain_attention if name == PLAIN else fused_attention
-        costs = [[_cost(model, attend, length, device) for _ in context.seeds] for length in lengths]
-        x = [float(length) for length in lengths]
+        costs = []
+        for length in lengths:
+            try:
+                costs.append([_cost(model, attend, length, device) for _ in context.seeds])
+            except torch.OutOfMemoryError:
+                context.notes.append(f"{name} runs out of memory at {length:,} tokens")
+                break
+        x = [float(length) for length in lengths[: len(costs)]]
         times.append(Series(name, x, [[taken for taken, _ in of_length] for of_length in costs]))
         memory.append(Series(name, x, [[size for _, size in of_length] for of_length in costs]))
         context.report(f"{name}: {times[-1].means()[-1]:.3g} s and {memory[-1].means()[-1]:.0f} MiB per step")

@@ -5,6 +5,7 @@ The lines are enough to go on: with `runs.jsonl` alone, even on another machine,
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from heed.claims.claim import Context
 from heed.claims.parallel_corpus import ParallelCorpus, length_groups
 from heed.claims.processes import JobPool
-from heed.claims.runs import train_model
+from heed.claims.runs import check_settings, time_left, train_model
 from heed.config import DataConfig
 from heed.evaluation.metrics import bleu
 from heed.inference.open import load
@@ -73,12 +74,17 @@ class Runs:
             if name not in done
         }
 
+        began, before = time.monotonic(), len(done)
+
         def record(name: str, run: FinishedRun) -> None:
             done[name] = run
             with (folder / RUNS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(run), ensure_ascii=False) + "\n")
             missing = len(settings) - len(done)
-            self.context.report(f"{name}: BLEU {run.final:.2f}, {run.seconds_per_step:.3f} s per step; {missing} to go")
+            self.context.report(
+                f"{name}: BLEU {run.final:.2f}, {run.seconds_per_step:.3f} s per step; {missing} to go"
+                + time_left(began, len(done) - before, missing)
+            )
 
         if jobs:
             self.context.report(f"training {len(jobs)} models")
@@ -119,6 +125,7 @@ def train_and_test(
     folder: Path, name: str, key: str, settings: Mapping[str, Any], corpus: ParallelCorpus
 ) -> FinishedRun:
     """Train a model, and translate the validation text with the saved one."""
+    check_settings(folder, settings)
     train_model(folder, {**corpus.arguments(), "preset": "tiny", "settings": settings})
     entries = read_journal(folder / JOURNAL)
     scores = {entry["step"]: entry["bleu"] for entry in entries if "validation_loss" in entry}

@@ -68,6 +68,7 @@ def _search(runs: Runs, size: NaturalTextSize, vocab_size: int) -> dict[str, Sea
             for candidate in neighbours(best[model], stage, size)
             if candidate not in scores[model]
         }
+        runs.context.report(f"search, stage {stage + 1} of {size.stages}: {len(candidates)} settings")
         tried = runs.finished(
             {
                 name: _with_steps(settings(model, candidate, size, vocab_size), 1, size.search_steps, size.search_steps)
@@ -98,6 +99,7 @@ def _trained(
         for seed in runs.context.seeds
         for model, candidate in chosen.items()
     }
+    runs.context.report(f"training {len(names)} models with the best settings, {size.steps} steps each")
     done = runs.finished(
         {
             name: _with_steps(settings(model, chosen[model], size, vocab_size), seed, size.steps, size.validate_every)
@@ -117,6 +119,7 @@ def _step_seconds(
     runs: Runs, chosen: Mapping[str, SearchedSettings], size: NaturalTextSize, vocab_size: int
 ) -> dict[str, float]:
     """The time of a training step of each model, one after the other."""
+    runs.context.report("timing the steps of each model, one model at a time")
     timed = runs.alone().finished(
         {
             f"{model}, time": _with_steps(

@@ -37,6 +37,8 @@ def measure(context: Context) -> list[Panel]:
     width = SIZES[context.scale].width
     variants = with_best_rates(context, {model: shape_of(model, width) for model in MODELS})
     trained = train_variants(context, variants)
+    if context.jobs > 1:
+        context.notes.append(f"times are of models trained side by side, up to {context.jobs} at a time")
     return [curves(trained, EXACT), _by_time(trained), _by_length(context, trained)]
 
 

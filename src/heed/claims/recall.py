@@ -35,9 +35,9 @@ _DISTANCES: dict[Scale, tuple[int, ...]] = {
 }
 SIZES: dict[Scale, StringTaskSize] = {
     "smallest": StringTaskSize(pairs=30, tests=2, steps=2, width=8, tokens=64, decoder_layers=1),
-    "small": StringTaskSize(pairs=30_000, tests=100, steps=350, width=64, tokens=160, decoder_layers=1),
+    "small": StringTaskSize(pairs=30_000, tests=100, steps=600, width=64, tokens=160, decoder_layers=1, rate=1.5e-3),
     "full": StringTaskSize(
-        pairs=100_000, tests=200, steps=1500, width=128, tokens=512, decoder_layers=1, max_tokens=1024
+        pairs=100_000, tests=200, steps=1500, width=128, tokens=512, decoder_layers=1, max_tokens=1024, rate=1.5e-3
     ),
 }
 TRANSFORMER = "Transformer"

@@ -15,6 +15,7 @@ import numpy as np
 
 from heed.errors import FolderError
 from heed.plots.chart import curve
+from heed.plots.intervals import intervals
 from heed.untrusted import parse_json, read_regular
 
 Scale = Literal["smallest", "small", "full"]
@@ -75,12 +76,16 @@ class Panel:
     y_label: str
     series: list[Series]
     log: str = ""  # logarithmic axes: x, y or xy
+    rows: list[str] = field(default_factory=list)  # names of x = 0, 1, …; given: a chart of rows instead of curves
 
     def named(self, name: str) -> Series:
         return next(series for series in self.series if series.name == name)
 
     def svg(self, title: str = "") -> str:
         """The chart; a value of 0 has no place on a logarithmic axis and is left out."""
+        if self.rows:
+            (series,) = self.series
+            return intervals(self.rows, np.array(series.means()), np.array(series.half_widths()), self.y_label, title)
         lines = {}
         for series in self.series:
             y = np.array(series.means())

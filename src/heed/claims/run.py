@@ -1,7 +1,9 @@
 """Runs claims and keeps their results: NAME.json and a chart per panel in a folder, which is not measured again."""
 
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from heed.claims.claim import Claim, Context
@@ -41,12 +43,25 @@ def run_claim(
     report(f"{claim.name}: measuring …")
     runs, jobs = folder / (claim.runs or claim.name), default_jobs(scale) if jobs is None else jobs
     context = Context(scale, runs, lambda message: report(f"{claim.name}: {message}"), jobs, corpus)
-    result = claim.run(context)
+    result = _measured(claim, context, folder / f".{claim.name}.seconds")
     for name, svg in charts(result).items():
         (folder / name).write_text(svg, encoding="utf-8")
     result.write(file)
     report(f"{claim.name}: {result.verdict}, after {result.seconds:.0f} s")
     return result
+
+
+def _measured(claim: Claim, context: Context, elapsed: Path) -> ClaimResult:
+    """The result of a claim; its seconds include those of interrupted measurements, which the file keeps."""
+    before = float(elapsed.read_text(encoding="utf-8")) if elapsed.exists() else 0.0
+    began = time.monotonic()
+    try:
+        result = claim.run(context)
+    except BaseException:
+        elapsed.write_text(f"{before + time.monotonic() - began:.1f}", encoding="utf-8")
+        raise
+    elapsed.unlink(missing_ok=True)
+    return replace(result, seconds=round(before + result.seconds, 1))
 
 
 def run_claims(

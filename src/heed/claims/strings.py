@@ -23,7 +23,6 @@ StringTask = Callable[[random.Random, int], tuple[str, str]]  # source and targe
 LETTERS = "abcdefghij"
 _TRAINING = {
     "training.schedule": "cosine",
-    "training.learning_rate": 3e-3,
     "training.warmup_steps": 100,
     "training.clip_norm": 1.0,
     "training.label_smoothing": 0.0,
@@ -46,13 +45,15 @@ class StringTaskSize:
     width: int  # d_model of the Transformer
     tokens: int  # per batch
     decoder_layers: int = 2
+    rate: float = 3e-3  # learning rate
+    norm: str = "pre"
     max_tokens: int = 256  # of a string: longer ones would be left out
 
     def shape(self) -> dict[str, Any]:
         """The settings of a Transformer of this size."""
         shape = {"d_model": self.width, "d_ff": 4 * self.width, "heads": 4, "encoder_layers": 2}
         shape["decoder_layers"] = self.decoder_layers
-        return {**shape, "norm": "pre", "dropout": 0.0, "attention_dropout": 0.0}
+        return {**shape, "norm": self.norm, "dropout": 0.0, "attention_dropout": 0.0}
 
 
 SIZES: dict[Scale, StringTaskSize] = {
@@ -174,6 +175,7 @@ def _arguments(pairs: Path, model: dict[str, Any], seed: int, size: StringTaskSi
     settings = {**_TRAINING, **{f"model.{name}": value for name, value in model.items()}}
     every = max(1, size.steps // 2)
     settings["data.max_tokens"] = size.max_tokens
-    lengths = {"max_steps": size.steps, "checkpoint_every": every, "tokens_per_batch": size.tokens}
-    settings |= {"training.seed": seed, **{f"training.{name}": value for name, value in lengths.items()}}
+    training: dict[str, Any] = {"max_steps": size.steps, "checkpoint_every": every, "tokens_per_batch": size.tokens}
+    training["learning_rate"] = size.rate
+    settings |= {"training.seed": seed, **{f"training.{name}": value for name, value in training.items()}}
     return {"pairs": pairs, "preset": "tiny", "settings": settings}

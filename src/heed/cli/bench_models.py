@@ -14,8 +14,9 @@ from rich.table import Table
 
 from heed.cli.options import EngineOption, from_options, open_translator
 from heed.cli.output import counted, output_console
-from heed.config import RunConfig, model_preset
+from heed.config import RunConfig
 from heed.errors import ConfigError, DataError
+from heed.model_presets import model_preset
 from heed.text.corpus import read_lines
 from heed.training.presets import check_settings, merge_settings, training_preset
 

@@ -18,9 +18,10 @@ from heed.cli.doctor_report import LengthStatistics, show_cleaned, show_estimate
 from heed.cli.options import from_options
 from heed.cli.output import counted
 from heed.cli.remedies import advice_on
-from heed.config import DataConfig, RunConfig, model_preset
+from heed.config import DataConfig, RunConfig
 from heed.errors import DataError
 from heed.model.size import parameter_counts
+from heed.model_presets import model_preset
 from heed.search_config import SearchConfig
 from heed.text.corpus_defaults import Hardware, choose_settings, tokenizer_is_set
 from heed.text.length_bound import fit_length_bound

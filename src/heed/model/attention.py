@@ -91,21 +91,27 @@ class AttentionContext:
 
 
 class MultiHeadAttention(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head_1, …, head_h) W_O, each head with its own projections W_Q, W_K and W_V."""
+    """MultiHead(Q, K, V) = Concat(head_1, …, head_h) W_O, each head with its own projections W_Q, W_K and W_V.
+
+    With a smaller d_k, for comparison, queries and keys are padded with zeros to the width of the values: attention
+    functions know one width, and zeros add nothing to a dot product.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.split = (config.heads, config.head_width)
         self.dropout = config.attention_dropout
-        self.scales = config.without != "scaling"
-        self.query = nn.Linear(config.d_model, config.d_model)
-        self.key = nn.Linear(config.d_model, config.d_model)
+        self.key_split = (config.heads, config.key_width)
+        divisor = 1.0 if config.without == "scaling" else math.sqrt(config.key_width)
+        self.query_scale = math.sqrt(config.head_width) / divisor  # the attention function divides by √head_width
+        self.query = nn.Linear(config.d_model, config.heads * config.key_width)
+        self.key = nn.Linear(config.d_model, config.heads * config.key_width)
         self.value = nn.Linear(config.d_model, config.d_model)
         self.output = nn.Linear(config.d_model, config.d_model)
 
     def keys_values(self, x: Float[Tensor, "*sources D"], rotation: Rotation | None = None) -> KeysValues:
         """The keys and values of hidden states; rotation: rotary positions of the keys."""
-        keys = self.key(x).unflatten(-1, self.split)
+        keys = self._padded(self.key(x).unflatten(-1, self.key_split))
         values = self.value(x).unflatten(-1, self.split)
         return keys if rotation is None else rotation(keys), values
 
@@ -113,13 +119,17 @@ class MultiHeadAttention(nn.Module):
         self, x: Float[Tensor, "*targets D"], keys_values: KeysValues, context: AttentionContext
     ) -> Float[Tensor, "*targets D"]:
         """Each token's attention to these keys and values: the heads concatenated and projected by W_O."""
-        queries = self.query(x).unflatten(-1, self.split)
+        queries = self._padded(self.query(x).unflatten(-1, self.key_split))
         if context.rotation is not None:
             queries = context.rotation(queries)
-        if not self.scales:
-            queries = queries * math.sqrt(self.split[1])  # the attention function divides by it
+        if self.query_scale != 1.0:
+            queries = queries * self.query_scale
         heads = context.attend(queries, *keys_values, context.pattern, self.dropout if self.training else 0.0)
         return self.output(heads.flatten(-2))
+
+    def _padded(self, heads: Float[Tensor, "*tokens H d_k"]) -> Float[Tensor, "*tokens H K"]:
+        missing = self.split[1] - self.key_split[1]
+        return functional.pad(heads, (0, missing)) if missing else heads
 
     def self_attend(self, x: Float[Tensor, "*tokens D"], context: AttentionContext) -> Float[Tensor, "*tokens D"]:
         """Self-attention: each token attends to the tokens of its own sequence."""

@@ -89,8 +89,11 @@ def _classifier_head(config: ModelConfig) -> list[ParameterCount]:
 
 
 def _attention(name: str, copies: int, config: ModelConfig) -> ParameterCount:
-    d = config.d_model
-    return ParameterCount(name, copies, f"4 × ({d} × {d} + {d})", 4 * (d * d + d))
+    d, keys = config.d_model, config.heads * config.key_width
+    if keys == d:
+        return ParameterCount(name, copies, f"4 × ({d} × {d} + {d})", 4 * (d * d + d))
+    formula = f"2 × ({d} × {keys} + {keys}) + 2 × ({d} × {d} + {d})"
+    return ParameterCount(name, copies, formula, 2 * (d * keys + keys) + 2 * (d * d + d))
 
 
 def _mixer(side: str, copies: int, config: ModelConfig, *, directions: int) -> ParameterCount:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from heed.artifacts.folder import read_model_folder
-from heed.config import DataConfig, RunConfig, model_preset
+from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError
+from heed.model_presets import model_preset
 from heed.text.corpus import Corpus, read_pairs
 from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenizers, letters_warning, tokenizer_is_set
 from heed.text.hold_out import hold_out, pairs_to_hold_out
