@@ -176,9 +176,9 @@ class Server:
 
     def _find_port(self) -> int:
         while self._process.poll() is None:
-            output = os.pread(self._stderr.fileno(), 1000, 0).decode()
-            if output.startswith("heed serves on ") and output.endswith("\n"):
-                return int(output.rsplit(":", 1)[1])
+            line, end, _ = os.pread(self._stderr.fileno(), 1000, 0).decode().partition("\n")
+            if line.startswith("heed serves on ") and end:
+                return int(line.rsplit(":", 1)[1])
             time.sleep(0.1)
         raise SystemExit(os.pread(self._stderr.fileno(), 10_000, 0).decode())
 

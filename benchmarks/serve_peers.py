@@ -107,8 +107,8 @@ def main() -> None:
             quantize = [sys.executable, "-m", "heed", "quantize", str(options.model), "--out", str(model)]
             subprocess.run(quantize, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with (
-            Server(model) as heed,
-            peer(options.model, "int8" if options.int8 else "float32", languages(heed)) as other,
+            Server(model, "search.stop=first") as heed,
+            peer(options.model, "int8" if options.int8 else "float32", (heed.source, heed.target)) as other,
         ):
             servers: dict[str, Any] = {"heed": heed, "FastAPI and CTranslate2": other}
             for _ in range(options.rounds):
