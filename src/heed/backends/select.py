@@ -168,6 +168,11 @@ def _linear(dtype: str) -> MakeLinear:
     return prepacked_linear if has_onednn() else plain_linear
 
 
+def has_compiled_code() -> bool:
+    """Whether compiled C runs on this machine."""
+    return missing_for_compiled_code() is None
+
+
 def has_onednn() -> bool:
     """Whether torch has oneDNN, on a processor for which its prepacked weights were tested."""
     return torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")

@@ -17,10 +17,9 @@ from typing import Literal
 
 import torch
 
-from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cpu.linear import matmul as native_matmul
 from heed.backends.machine import device_name, run_in_subprocess
-from heed.backends.select import has_onednn
+from heed.backends.select import has_compiled_code, has_onednn
 from heed.backends.torch.linear import prepacked_linear
 from heed.config import ModelConfig
 
@@ -156,7 +155,7 @@ def _matmuls(dtype: MatmulDtype, size: int, device: torch.device) -> list[Callab
     if dtype == "float32" and device.type == "cpu" and has_onednn():
         prepacked = prepacked_linear(b, None)
         matmuls.append(lambda: prepacked(a))
-    if dtype == "float32" and device.type == "cpu" and missing_for_compiled_code() is None:
+    if dtype == "float32" and device.type == "cpu" and has_compiled_code():
         matmuls.append(lambda: native_matmul(a, b))
     return matmuls
 
