@@ -78,7 +78,11 @@ def _axis_number(x: float) -> str:
 
 
 def _number(mean: float, half_width: float) -> str:
-    return f"{mean:.3g} ± {half_width:.2g}" if half_width else f"{mean:.3g}"
+    values = (
+        f"{mean:,.0f}" if mean >= 1000 else f"{mean:.3g}",
+        f"{half_width:,.0f}" if mean >= 1000 else f"{half_width:.2g}",
+    )
+    return " ± ".join(values if half_width else values[:1])
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import torch
 from heed import SearchConfig, Transformer, Translator, load
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
+from heed.serving import service as service_module
 from heed.serving.batcher import Batcher, CancelToken, Job, JobType, ThreadEndedError
 from heed.serving.config import ServeConfig
 from heed.serving.http_errors import HttpError
@@ -316,14 +318,61 @@ def test_jobs_of_a_killed_thread_fail_instead_of_waiting(translator: Translator)
     assert stepped.wait(60)
     later = pieces(["the cat"], TranslationJobType(slow, slow.search))
     batcher.submit(later)
-    identity = ctypes.c_ulong(batcher._thread.ident or 0)
+    identity = ctypes.c_ulong(batcher._threads[0].ident or 0)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
     for job in (*jobs, *later):
-        with pytest.raises(ThreadEndedError, match="the inference thread has ended"):
+        with pytest.raises(ThreadEndedError, match="an inference thread has ended"):
             job.future.result(60)
     assert not batcher.alive
-    with pytest.raises(ThreadEndedError, match="the inference thread has ended"):
+    with pytest.raises(ThreadEndedError, match="an inference thread has ended"):
         batcher.submit(jobs)
+
+
+def test_batches_of_several_threads_run_at_the_same_time(translator: Translator) -> None:
+    batcher, together = Batcher(max_delay=0.0, budget=4096, threads=2), threading.Barrier(2)
+    calls = [Job(CancelToken(), 1, call=lambda _: (together.wait(60), torch.get_num_threads())[1]) for _ in range(2)]
+    batcher.submit(calls)
+    assert [call.future.result(60) for call in calls] == [1, 1]
+    texts = [f"{number} dogs see {number * 7 % 97}." for number in range(60)]
+    jobs = pieces(texts, TranslationJobType(translator, translator.search))
+    for job in jobs:
+        batcher.submit([job])
+    assert [job.future.result(60).text for job in jobs] == translator(texts)  # type: ignore[attr-defined]
+    assert batcher.texts == 60
+    batcher.close()
+    assert not batcher.alive
+
+
+def test_idle_threads_share_what_is_queued(translator: Translator) -> None:
+    batcher = Batcher(max_delay=0.0, budget=4096, threads=2)
+    jobs = pieces(["a dog"] * 8, TranslationJobType(translator, translator.search))
+    batcher.submit(jobs)
+    for job in jobs:
+        job.future.result(60)
+    batcher.close()
+    assert batcher.batches > 1
+
+
+def test_small_models_in_compiled_code_run_in_a_thread_per_core(
+    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "max_threads", lambda: 3)
+    served = [ServedTranslator(tmp_path, "en", "de", translator, {})]
+    is_compiled = translator.backend.choice.backend == "cpu"
+    assert service_module._inference_threads(served) == (3 if is_compiled else 1)
+    monkeypatch.setattr(service_module, "_SMALL_MODEL", 10)
+    assert service_module._inference_threads(served) == 1
+
+
+def test_where_one_of_several_threads_is_killed_the_others_end_too() -> None:
+    batcher = Batcher(max_delay=0.0, budget=4096, threads=2)
+    ending = Job[object](CancelToken(), 1, call=lambda _: sys.exit())
+    batcher.submit([ending])
+    with pytest.raises(ThreadEndedError, match="an inference thread has ended"):
+        ending.future.result(60)
+    for thread in batcher._threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in batcher._threads)
 
 
 def test_classification_is_batched_across_requests(batcher: Batcher, tmp_path: Path) -> None:

@@ -227,10 +227,10 @@ def test_a_deleted_model_folder_is_reported_and_translation_still_works(service:
 @pytest.mark.usefixtures("frequent_checks")
 def test_a_killed_thread_is_reported_and_requests_fail_at_once(service: Service) -> None:
     with served(service) as ready:
-        identity = ctypes.c_ulong(service.batcher._thread.ident or 0)
+        identity = ctypes.c_ulong(service.batcher._threads[0].ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
-        wait_for_problem(ready, "The inference thread has ended")
-        with pytest.raises(ThreadEndedError, match="the inference thread has ended"):
+        wait_for_problem(ready, "An inference thread has ended")
+        with pytest.raises(ThreadEndedError, match="an inference thread has ended"):
             asyncio.run(service.translate(REQUEST, CancelToken()))
 
 
@@ -239,7 +239,7 @@ def test_a_hanging_thread_is_reported_until_it_recovers(service: Service) -> Non
     released = threading.Event()
     with served(service) as ready:
         service.batcher.submit([Job(CancelToken(), 1, call=lambda _: released.wait(60))])
-        wait_for_problem(ready, "The inference thread does not respond")
+        wait_for_problem(ready, "An inference thread does not respond")
         released.set()
         wait_until(lambda: ready()[0] == 200, "it recovers", 30)
 

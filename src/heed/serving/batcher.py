@@ -1,13 +1,13 @@
-"""Dynamic batching: one inference thread runs queued jobs on the models, batching compatible texts.
+"""Dynamic batching: inference threads run queued jobs on the models, batching compatible texts.
 
 Input: texts that fit the model's length limit, and calls (anything else that needs a model). Output: the result of each
 job, in its future. Queued texts are batched if they have the same model and settings and similar lengths, up to a
 budget of tokens. Scheduling is shortest job first with ageing, so no job starves.
 
-A long batch does not block a short one: between two decoding steps the thread may preempt it for a shorter batch, as
+A long batch does not block a short one: between two decoding steps its thread may preempt it for a shorter batch, as
 long as the long one gets half of the time. A job whose client has disconnected leaves its batch at the next step.
 
-Knows nothing of HTTP, and imports torch only in its thread. Batching never changes a translation.
+Knows nothing of HTTP, and imports torch only in its threads. Batching never changes a translation.
 """
 
 import logging
@@ -30,12 +30,12 @@ _MAX_LENGTH_RATIO = 2.0  # of the longest to the shortest text of a batch
 _SHORT = 32  # tokens: texts up to this length are batched whatever their ratio
 _PREEMPTION_RATIO = 0.25  # jobs shorter than this fraction of a running batch may preempt it
 _MAX_PREEMPTIONS = 2  # nested preemptions
-_JOIN_SECONDS = 10.0  # time limit for the thread to end on shutdown
-_THREAD_ENDED = "the inference thread has ended"
+_JOIN_SECONDS = 10.0  # time limit for the threads to end on shutdown
+_THREAD_ENDED = "an inference thread has ended"
 
 
 class ThreadEndedError(Exception):
-    """The inference thread has ended."""
+    """An inference thread has ended."""
 
 
 class _AbandonedError(Exception):
@@ -88,26 +88,37 @@ class Failures:
 
 
 class Batcher:
-    """The inference thread and its queue.
+    """The inference threads and their queue.
 
-    max_delay: dynamic batching delay in seconds; budget: tokens per batch, padding included.
+    max_delay: dynamic batching delay in seconds; budget: tokens per batch, padding included. threads: batches that run
+    at the same time; with several, each computes in one thread.
     """
 
-    def __init__(self, *, max_delay: float, budget: int, batching: bool = True) -> None:
+    def __init__(self, *, max_delay: float, budget: int, batching: bool = True, threads: int = 1) -> None:
         self._max_delay, self._budget, self._batching = max_delay, budget, batching
         self._queue: list[Job[Any]] = []
         self._changed = threading.Condition()
         self._closing = self._ended = False
+        self._progress: dict[
+            int, float
+        ] = {}  # of each busy thread: when its batch began, or its last decoding step ended
         self._delays = False  # wait for a batch to fill only if the last batch had several texts
         self.batches = self.texts = self.tokens = 0  # counters of finished work
         self.queue_seconds, self.batch_sizes = Histogram(SECONDS), Histogram(SIZES)
         self.failures = Failures()
-        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=self._run, name="inference", daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive() and not self._ended
+        return all(thread.is_alive() for thread in self._threads) and not self._ended
+
+    @property
+    def seconds_without_progress(self) -> float:
+        """How long the slowest busy thread has been in its present decoding step; 0: no thread is busy."""
+        now = time.monotonic()
+        return now - min(list(self._progress.values()), default=now)
 
     @property
     def queued(self) -> int:
@@ -119,41 +130,51 @@ class Batcher:
             if self._ended or self._closing:
                 raise ThreadEndedError(_THREAD_ENDED)
             self._queue += jobs
-            self._changed.notify()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Finish the queued jobs, then stop; a thread that hangs is abandoned."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join(_JOIN_SECONDS)
+            self._changed.notify_all()
+        until = time.monotonic() + _JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self) -> None:
         import torch  # noqa: PLC0415 - the HTTP process imports this module without torch
 
+        if len(self._threads) > 1:
+            torch.set_num_threads(1)  # in this thread, and in those that are started later
         try:
             with torch.no_grad():
                 while batch := self._wait_for_batch():
                     self._run_batch(batch, 0)
+                    del self._progress[threading.get_ident()]
         except BaseException as error:
             _LOG.critical("%s: %s", _THREAD_ENDED, type(error).__name__)
         finally:
             with self._changed:
                 self._ended, remaining, self._queue = True, self._queue, []
+                self._changed.notify_all()
             for job in remaining:
                 _fail(job, ThreadEndedError(_THREAD_ENDED))
 
     def _wait_for_batch(self) -> list[Job[Any]]:
-        """Block until there is a batch; empty: the batcher is closing."""
+        """Block until there is a batch; empty: the batcher is closing, or another of its threads has ended."""
         with self._changed:
-            while True:
-                while not self._queue and not self._closing:
+            while not self._ended:
+                while not self._queue and not self._closing and not self._ended:
                     self._changed.wait()
                 until = self._queue[0].arrived + self._max_delay if self._queue and self._delays else 0.0
                 while not self._closing and self._has_capacity() and (left := until - time.monotonic()) > 0:
                     self._changed.wait(left)
-                if (batch := self._take_batch(math.inf)) or (self._closing and not self._queue):
+                if batch := self._take_batch(math.inf):
+                    self._progress[threading.get_ident()] = time.monotonic()
                     return batch
+                if self._closing and not self._queue:
+                    return []
+            return []
 
     def _has_capacity(self) -> bool:
         return sum(job.length for job in self._queue) < self._budget
@@ -170,18 +191,19 @@ class Batcher:
                 (job for job in self._queue if job.length < shorter_than),
                 key=lambda job: job.length - _AGEING * (now - job.arrived),
             )
-            batch = self._compatible(ranked)
+            idle = max(1, len(self._threads) - len(self._progress))
+            batch = self._compatible(ranked, math.ceil(len(ranked) / idle))
             taken = set(batch)
             self._queue = [job for job in self._queue if job not in taken]
-        counted = [job for job in batch if job.type is not None and job.counted]
-        for job in counted:
-            self.queue_seconds.observe(now - job.arrived)
-        if counted:
-            self.batch_sizes.observe(len(counted))
+            counted = [job for job in batch if job.type is not None and job.counted]
+            for job in counted:
+                self.queue_seconds.observe(now - job.arrived)
+            if counted:
+                self.batch_sizes.observe(len(counted))
         return batch
 
-    def _compatible(self, ranked: list[Job[Any]]) -> list[Job[Any]]:
-        """The first job, and the later ones that fit in its batch."""
+    def _compatible(self, ranked: list[Job[Any]], most: int) -> list[Job[Any]]:
+        """The first job, and the later ones that fit in its batch, at most so many: the idle threads share the jobs."""
         batch = ranked[:1]
         job_type = batch[0].type if batch else None
         if job_type is None or job_type.unbatched or not self._batching:
@@ -190,6 +212,8 @@ class Batcher:
         for job in ranked[1:]:
             widest = max(longest, job.length)
             fits = (widest + 1) * (len(batch) + 1) * job_type.rows_per_text <= self._budget
+            if len(batch) == most:
+                break
             if job.type == job_type and job.length <= max(_SHORT, _MAX_LENGTH_RATIO * shortest) and fits:
                 batch.append(job)
                 longest, shortest = widest, min(shortest, job.length)
@@ -218,17 +242,19 @@ class Batcher:
 
     def _deliver(self, jobs: list[Job[Any]], results: Sequence[Any]) -> None:
         if jobs[0].type is not None and jobs[0].counted:
-            self.failures = Failures()
-            self._delays = len(jobs) > 1
-            self.batches, self.texts = self.batches + 1, self.texts + len(jobs)
-            self.tokens += sum(job.length for job in jobs)
+            with self._changed:
+                self.failures = Failures()
+                self._delays = len(jobs) > 1
+                self.batches, self.texts = self.batches + 1, self.texts + len(jobs)
+                self.tokens += sum(job.length for job in jobs)
         for job, result in zip(jobs, results, strict=True):
             if job.future.set_running_or_notify_cancel():
                 job.future.set_result(result)
 
     def _count_failure(self, job: Job[Any], error: Exception) -> None:
         if job.type is not None and job.counted and not isinstance(error, HeedError):
-            self.failures = Failures(self.failures.in_a_row + 1, time.monotonic(), type(error).__name__)
+            with self._changed:
+                self.failures = Failures(self.failures.in_a_row + 1, time.monotonic(), type(error).__name__)
 
     def _run_jobs(self, jobs: list[Job[Any]], depth: int) -> Sequence[Any]:
         between_steps, job_type, call = self._make_hook(jobs, depth), jobs[0].type, jobs[0].call
@@ -246,7 +272,7 @@ class Batcher:
             steps += jobs[0].type is None
             if all(job.cancel_token.cancelled for job in jobs):
                 raise _AbandonedError
-            now = time.monotonic()
+            self._progress[threading.get_ident()] = now = time.monotonic()
             if depth < _MAX_PREEMPTIONS and self._queue and 2 * preempted <= now - started:
                 if shorter := self._take_batch(_PREEMPTION_RATIO * max(longest, steps)):
                     self._run_batch(shorter, depth + 1)

@@ -43,7 +43,7 @@ class HealthMonitor:
     def problem(self) -> str | None:
         """Why the server is unhealthy; None: it is healthy."""
         if not self._service.alive:
-            return "The inference thread has ended"
+            return "An inference thread has ended"
         if self._problem is None and (age := time.monotonic() - self._checked_at) > _MAX_AGE:
             return f"The models have not been checked for {age:.0f} s"
         return self._problem or self._failure_problem()
@@ -60,7 +60,7 @@ class HealthMonitor:
 
     @property
     def seconds_failing(self) -> float:
-        """Seconds since the models last worked; infinite if the inference thread has ended."""
+        """Seconds since the models last worked; infinite if an inference thread has ended."""
         return math.inf if not self._service.alive else time.monotonic() - self._worked_at
 
     async def check_forever(self) -> None:
@@ -79,13 +79,15 @@ class HealthMonitor:
         return f"The last {failures.in_a_row} texts failed: {failures.error}"
 
     async def _check_models(self) -> str | None:
+        if self._service.batcher.seconds_without_progress > _TIMEOUT:  # one of several: the others answer
+            return "An inference thread does not respond"
         for model in self._service.models:
             try:
                 score = await self._score(model)
             except TimeoutError:
-                return "The inference thread does not respond"
+                return "An inference thread does not respond"
             except ThreadEndedError:
-                return "The inference thread has ended"
+                return "An inference thread has ended"
             except Exception as error:  # whatever it is, checking must go on
                 return f"{model.name} fails: {type(error).__name__}"
             if not math.isfinite(score):

@@ -1,7 +1,7 @@
 """Translates the texts of one request: detects languages, parses HTML, splits long texts and queues batch jobs.
 
 Knows nothing of HTTP but the `HttpError` it may raise. Nothing here blocks the event loop: sentence splitting and
-tokenisation run in threads, models in the batcher's thread.
+tokenisation run in threads, models in the batcher's threads.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
+from heed.backends.cpu.library import max_threads
 from heed.backends.protocol import SearchMonitor
 from heed.backends.select import default_device
 from heed.errors import InputError
@@ -20,6 +21,7 @@ from heed.inference.translation import Translation, join_translations
 from heed.inference.translator import Translator
 from heed.interpret.report import html_report
 from heed.interpret.saving import rounded, trace_document
+from heed.model.size import parameter_counts
 from heed.search_config import SearchConfig, SplitMode
 from heed.serving import markup
 from heed.serving.batcher import Batcher, CancelToken, Job
@@ -37,6 +39,7 @@ from heed.text.spelling import Correction
 T = TypeVar("T")
 _NEVER = sys.maxsize  # decoding steps: a batch of one request is cancelled as a whole, not sentence by sentence
 _TOKENS_ON_CPU, _TOKENS_ON_GPU = 4096, 65_536  # per batch
+_SMALL_MODEL = 20_000_000  # parameters up to which threads of one search wait for each other more than they save
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,21 @@ class TranslatedText:
     corrections: tuple[Correction, ...] = ()  # misspelt words that were replaced before translation
 
 
+def _inference_threads(models: Sequence[ServedTranslator]) -> int:
+    """Batches that run at the same time: one per core where all models are small and run in compiled C; else one.
+
+    HTTP and other processes need the cores, too. The threads of one search would wait at every step for the one that
+    has none; independent searches do not.
+    """
+    backends = [served.translator.backend for served in models]
+    is_small = all(
+        backend.choice.backend == "cpu"
+        and sum(part.total for config in backend.configs for part in parameter_counts(config)) <= _SMALL_MODEL
+        for backend in backends
+    )
+    return max_threads() if is_small else 1
+
+
 class Service:
     """The served models, and the batchers whose threads run them."""
 
@@ -63,7 +81,10 @@ class Service:
         by_device = _TOKENS_ON_GPU if default_device().type == "cuda" else _TOKENS_ON_CPU
         by_backend = [served.translator.backend.tokens_per_batch for served in directions.served]
         self._budget = config.tokens_per_batch or min([by_device, *by_backend])
-        self.batcher = Batcher(max_delay=config.patience, budget=self._budget, batching=config.batching)
+        threads = 1 if lms_and_classifiers else _inference_threads(directions.served)
+        self.batcher = Batcher(
+            max_delay=config.patience, budget=self._budget, batching=config.batching, threads=threads
+        )
         self._trace_batcher = Batcher(max_delay=0.0, budget=self._budget)  # traces are slow: a thread of their own
 
     @property
@@ -175,7 +196,7 @@ class Service:
     async def run_call(
         self, cancel_token: CancelToken, length: int, call: Callable[[BetweenSteps], T], batcher: Batcher | None = None
     ) -> T:
-        """Run a function that is not batched in the inference thread. length: its estimated cost, in tokens."""
+        """Run a function that is not batched in an inference thread. length: its estimated cost, in tokens."""
         with input_errors_as_400():
             (result,) = await self.run_jobs([Job(cancel_token, length, call=call)], batcher)
         return result
@@ -212,7 +233,7 @@ class Service:
         end: float,
         outcome: StreamOutcome,
     ) -> AsyncGenerator[str]:
-        """Yield what a generator yields that runs in the inference thread.
+        """Yield what a generator yields that runs in an inference thread.
 
         texts: makes the generator; its argument must be called between decoding steps. The generator's return value is
         whether it ended at the length limit.
