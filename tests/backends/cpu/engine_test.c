@@ -360,9 +360,9 @@ int main(int count, char **arguments) {
     test_training();
     test_beam_step();
     test_bpe();
-    test_openmp_pool();
     test_decoder_steps();
     test_models(count > 2);
+    test_openmp_pool();
     heed_close_pool(pool);
     free_memory();
     return 0;
