@@ -15,7 +15,7 @@ import torch
 from heed import SearchConfig, Transformer, Translator, load
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
-from heed.serving import service as service_module
+from heed.serving import models as models_module
 from heed.serving.batcher import Batcher, CancelToken, Job, JobType, ThreadEndedError
 from heed.serving.config import ServeConfig
 from heed.serving.http_errors import HttpError
@@ -356,12 +356,12 @@ def test_idle_threads_share_what_is_queued(translator: Translator) -> None:
 def test_small_models_in_compiled_code_run_in_a_thread_per_core(
     translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "max_threads", lambda: 3)
+    monkeypatch.setattr(models_module, "max_threads", lambda: 3)
     served = [ServedTranslator(tmp_path, "en", "de", translator, {})]
     is_compiled = translator.backend.choice.backend == "cpu"
-    assert service_module._inference_threads(served) == (3 if is_compiled else 1)
-    monkeypatch.setattr(service_module, "_SMALL_MODEL", 10)
-    assert service_module._inference_threads(served) == 1
+    assert models_module.inference_threads(served) == (3 if is_compiled else 1)
+    monkeypatch.setattr(models_module, "_SMALL_MODEL", 10)
+    assert models_module.inference_threads(served) == 1
 
 
 def test_where_one_of_several_threads_is_killed_the_others_end_too() -> None:

@@ -201,11 +201,15 @@ def test_seconds_failing_counts_from_the_last_success_and_ignores_missing_folder
     now = time.monotonic()
     monkeypatch.setattr("heed.serving.health.time.monotonic", lambda: now)
     asyncio.run(health.check())
+    while service.batcher._progress:  # the thread has delivered its result, but does not wait for the next job yet
+        threading.Event().wait(0.01)
     shutil.rmtree(service.directions.served[0].path)
     now += 10
     assert health.seconds_failing == pytest.approx(10)
     asyncio.run(health.check())
     assert (health.problem, health.seconds_failing) == ("The folder of ende does not exist any more", 0)
+    while service.batcher._progress:  # the thread has delivered its result, but does not wait for the next job yet
+        threading.Event().wait(0.01)
     monkeypatch.setattr(service.directions.served[0].translator, "translate_segments", None)
     now += 70
     asyncio.run(health.check())

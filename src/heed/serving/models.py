@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heed.artifacts.folder import ModelFolder, read_model_folder
+from heed.backends.cpu.library import max_threads
 from heed.backends.protocol import BackendChoice
 from heed.backends.select import inference_backend
 from heed.errors import ConfigError
@@ -16,6 +17,7 @@ from heed.inference.open import load, model_on_device, read_translation_folder
 from heed.inference.translator import Translator
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
+from heed.model.size import parameter_counts
 from heed.model.transformer import Transformer, copy_sharing_weights
 from heed.search_config import SearchConfig
 from heed.serving.languages import AUTO, is_code, nearest_code
@@ -23,6 +25,7 @@ from heed.serving.provenance import TrainedOn, examples_in, trained_on
 from heed.text.language_identification import LanguageDetector
 from heed.text.tokenizer import Tokenizer
 
+_SMALL_MODEL = 20_000_000  # parameters up to which threads of one search wait for each other more than they save
 UNNAMED = ("source", "target")  # language codes of a model whose folder does not name its languages
 
 
@@ -244,3 +247,18 @@ class Directions:
         if ranked := self.detector.detect(text, candidates):
             return ranked[0]
         return (candidates[0], 0.0) if len(candidates) == 1 else None
+
+
+def inference_threads(models: Sequence[ServedTranslator]) -> int:
+    """Batches that run at the same time: one per core where all models are small and run in compiled C; else one.
+
+    HTTP and other processes need the cores, too. The threads of one search would wait at every step for the one that
+    has none; independent searches do not.
+    """
+    backends = [served.translator.backend for served in models]
+    is_small = all(
+        backend.choice.backend == "cpu"
+        and sum(part.total for config in backend.configs for part in parameter_counts(config)) <= _SMALL_MODEL
+        for backend in backends
+    )
+    return max_threads() if is_small else 1

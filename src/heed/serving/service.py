@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
-from heed.backends.cpu.library import max_threads
 from heed.backends.protocol import SearchMonitor
 from heed.backends.select import default_device
 from heed.errors import InputError
@@ -21,7 +20,6 @@ from heed.inference.translation import Translation, join_translations
 from heed.inference.translator import Translator
 from heed.interpret.report import html_report
 from heed.interpret.saving import rounded, trace_document
-from heed.model.size import parameter_counts
 from heed.search_config import SearchConfig, SplitMode
 from heed.serving import markup
 from heed.serving.batcher import Batcher, CancelToken, Job
@@ -30,7 +28,7 @@ from heed.serving.http_errors import HttpError
 from heed.serving.jobs import BetweenSteps, TranslationJobType
 from heed.serving.languages import AUTO
 from heed.serving.limits import Admission
-from heed.serving.models import Directions, ServedLmOrClassifier, ServedModel, ServedTranslator
+from heed.serving.models import Directions, ServedLmOrClassifier, ServedModel, ServedTranslator, inference_threads
 from heed.serving.requests import AlternativesRequest, LookRequest, StreamRequest, TranslateRequest
 from heed.serving.responses import StreamOutcome
 from heed.text.sentence_split import TextSegment
@@ -39,7 +37,6 @@ from heed.text.spelling import Correction
 T = TypeVar("T")
 _NEVER = sys.maxsize  # decoding steps: a batch of one request is cancelled as a whole, not sentence by sentence
 _TOKENS_ON_CPU, _TOKENS_ON_GPU = 4096, 65_536  # per batch
-_SMALL_MODEL = 20_000_000  # parameters up to which threads of one search wait for each other more than they save
 
 
 @dataclass(frozen=True)
@@ -55,21 +52,6 @@ class TranslatedText:
     corrections: tuple[Correction, ...] = ()  # misspelt words that were replaced before translation
 
 
-def _inference_threads(models: Sequence[ServedTranslator]) -> int:
-    """Batches that run at the same time: one per core where all models are small and run in compiled C; else one.
-
-    HTTP and other processes need the cores, too. The threads of one search would wait at every step for the one that
-    has none; independent searches do not.
-    """
-    backends = [served.translator.backend for served in models]
-    is_small = all(
-        backend.choice.backend == "cpu"
-        and sum(part.total for config in backend.configs for part in parameter_counts(config)) <= _SMALL_MODEL
-        for backend in backends
-    )
-    return max_threads() if is_small else 1
-
-
 class Service:
     """The served models, and the batchers whose threads run them."""
 
@@ -81,7 +63,7 @@ class Service:
         by_device = _TOKENS_ON_GPU if default_device().type == "cuda" else _TOKENS_ON_CPU
         by_backend = [served.translator.backend.tokens_per_batch for served in directions.served]
         self._budget = config.tokens_per_batch or min([by_device, *by_backend])
-        threads = 1 if lms_and_classifiers else _inference_threads(directions.served)
+        threads = 1 if lms_and_classifiers else inference_threads(directions.served)
         self.batcher = Batcher(
             max_delay=config.patience, budget=self._budget, batching=config.batching, threads=threads
         )
