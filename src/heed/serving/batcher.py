@@ -99,9 +99,8 @@ class Batcher:
         self._queue: list[Job[Any]] = []
         self._changed = threading.Condition()
         self._closing = self._ended = False
-        self._progress: dict[
-            int, float
-        ] = {}  # of each busy thread: when its batch began, or its last decoding step ended
+        # Of each busy thread: when its batch began, or its last decoding step ended.
+        self._progress: dict[int, float] = {}
         self._delays = False  # wait for a batch to fill only if the last batch had several texts
         self.batches = self.texts = self.tokens = 0  # counters of finished work
         self.queue_seconds, self.batch_sizes = Histogram(SECONDS), Histogram(SIZES)

@@ -202,8 +202,8 @@ class _Pools:
         """The threads of torch's OpenMP runtime; None: they cannot be called."""
         if not self._torch_is_known:
             with self._lock:
-                openmp = _openmp_of_torch()
-                self._torch = None if openmp is None else engine().open_openmp_pool(ctypes.byref(openmp))
+                if not self._torch_is_known and (openmp := _openmp_of_torch()) is not None:
+                    self._torch = engine().open_openmp_pool(ctypes.byref(openmp))
                 self._torch_is_known = True
         return self._torch
 
@@ -217,6 +217,9 @@ def _openmp_of_torch() -> _OpenMPStruct | None:
     try:
         functions = [getattr(library, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]
     except AttributeError:
+        note_fallback(
+            "training in several threads is slower: heed cannot call the OpenMP runtime that torch was built with"
+        )
         return None
     return _OpenMPStruct(*(ctypes.cast(function, _address) for function in functions))
 
