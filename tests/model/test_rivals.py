@@ -184,7 +184,7 @@ def test_autocast_leaves_recurrence_in_float32_and_small_gradients_as_they_are(
         return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
 
     exact, rounded = gradient(autocast=False), gradient(autocast=True)
-    assert (exact - rounded).norm() < 0.1 * exact.norm()
+    assert (exact - rounded).norm() < 0.5 * exact.norm()  # with lost gradients it would be all of it
 
 
 def test_the_state_of_a_decoding_step_is_float32_under_autocast(device: torch.device) -> None:

@@ -52,7 +52,8 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, weight = ctx.saved_tensors
-        return *_layer_norm_backward(grad_out, x, weight, ctx.eps), None, None
+        grad_x, (grad_weight, grad_bias) = _layer_norm_backward(grad_out, x, weight, ctx.eps)
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 def _layer_norm(x: Tensor, shape: torch.Size, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -71,19 +72,18 @@ def _tile(width: int) -> dict[str, int]:
 
 
 @torch.library.custom_op("heed::layer_norm_backward", mutates_args=())
-def _layer_norm_backward(grad_out: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias."""
+def _layer_norm_backward(grad_out: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and those of weight and bias, stacked."""
     x, grad_out = x.contiguous(), grad_out.contiguous()
     count, width = x.shape
     tile = _tile(width)
     program_count = min(_PROGRAMS, triton.cdiv(count, tile["BLOCK_M"]))
     grad_x = torch.empty_like(x)
-    sums = torch.empty(2, program_count, width, dtype=torch.float32, device=x.device)
-    programs.layer_norm_backward[(program_count,)](x, grad_out, weight, grad_x, *sums, count, width, eps, **tile)
-    grad_weight, grad_bias = (add_partial_sums(each, weight.dtype) for each in sums)
-    return grad_x, grad_weight, grad_bias
+    sums = torch.empty(program_count, 2 * width, dtype=torch.float32, device=x.device)
+    programs.layer_norm_backward[(program_count,)](x, grad_out, weight, grad_x, sums, count, width, eps, **tile)
+    return grad_x, add_partial_sums(sums, weight.dtype).view(2, width)
 
 
 @_layer_norm_backward.register_fake
-def _(_grad_out: Tensor, x: Tensor, weight: Tensor, _eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), torch.empty_like(weight), torch.empty_like(weight)
+def _(_grad_out: Tensor, x: Tensor, weight: Tensor, _eps: float) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), weight.new_empty(2, *weight.shape)

@@ -42,6 +42,12 @@ class Recurrence(nn.Module):
         width = config.d_model if causal else config.d_model // 2
         self.cell = cell(config.d_model, width, batch_first=True, bidirectional=not causal)
 
+    def train(self, mode: bool = True) -> "Recurrence":  # noqa: FBT001, FBT002 - as in nn.Module
+        """The cell stays in training mode, since cuDNN computes gradients in no other; it has no dropout."""
+        super().train(mode)
+        self.cell.train()
+        return self
+
     def forward(
         self, x: Float[Tensor, "*tokens D"], layout: Layout, past: RecurrentState | None = None
     ) -> Float[Tensor, "*tokens D"]:

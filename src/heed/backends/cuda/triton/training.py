@@ -50,9 +50,10 @@ def layer_norm(X, weight, bias, output, count, width, eps, BLOCK_D: tl.constexpr
 
 @triton.jit
 def layer_norm_backward(
-    X, grad_out, weight, grad_x, grad_weight, grad_bias, count, width, eps, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr
+    X, grad_out, weight, grad_x, sums, count, width, eps, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr
 ):  # fmt: skip
-    """Each program processes every n-th tile of rows and stores its partial sums of the weight and bias gradients."""
+    """Each program processes every n-th tile of rows and stores its partial sums of the weight and bias gradients,
+    one after the other in its row of `sums`."""
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK_D)
     in_bounds = column < width
@@ -77,8 +78,8 @@ def layer_norm_backward(
         )
         gradient = (grad_normalized - mean_grad[:, None] - normalized * mean_grad_normalized[:, None]) * rstd[:, None]
         tl.store(grad_x + offset, gradient, mask=exists)
-    tl.store(grad_weight + program * width + column, grad_weight_sum, mask=in_bounds)
-    tl.store(grad_bias + program * width + column, grad_bias_sum, mask=in_bounds)
+    tl.store(sums + 2 * program * width + column, grad_weight_sum, mask=in_bounds)
+    tl.store(sums + (2 * program + 1) * width + column, grad_bias_sum, mask=in_bounds)
 
 
 @triton.jit
