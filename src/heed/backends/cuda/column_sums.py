@@ -12,8 +12,8 @@ from torch import Tensor
 from heed.backends.cuda.triton import training as programs
 
 _PROGRAMS = 256  # partial sums at most
-_TILE = {"BLOCK_M": 32, "BLOCK_D": 64, "num_warps": 4}
-_LAST_TILE = {"BLOCK_M": 256, "BLOCK_D": 16, "num_warps": 8}
+_TILE = {"BLOCK_M": 64, "BLOCK_D": 64, "num_warps": 4}
+_LAST_TILE = {"BLOCK_M": 512, "BLOCK_D": 16, "num_warps": 8}
 
 
 def column_sums(x: Float[Tensor, "N D"]) -> Float[Tensor, "D"]:
