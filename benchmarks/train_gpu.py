@@ -1,9 +1,9 @@
 """Training the paper's base model on one GPU: heed beside torch.nn.Transformer and MarianMT, on the same sentences.
 
-    python benchmarks/train_gpu.py [--rounds 3] [--only heed torch]
+    python benchmarks/train_gpu.py [--rounds 3] [--only heed torch] [--model big]
 
-6+6 layers, d_model 512, 8 heads, d_ff 2,048, vocabulary 32,000, dropout 0.1 everywhere, label smoothing, Adam,
-bfloat16; batches of 25,000 target tokens with realistic lengths (about 30 per sentence). Speed is target tokens/s
+6+6 layers, d_model 512, 8 heads, d_ff 2,048 (or the paper's big model), vocabulary 32,000, dropout, label smoothing,
+Adam, bfloat16; batches of 25,000 target tokens with realistic lengths (about 30 per sentence). Speed is target tokens/s
 without padding, data loading and optimiser included. heed runs the code of `heed train`, on batches it has not seen
 before.
 
@@ -33,9 +33,10 @@ from worker import Worker
 from heed import ModelConfig, RunConfig, TrainingConfig
 from heed.benchmarking.limits import matmul_throughput, training_flops
 from heed.benchmarking.training import PairLengths, TrainStep, pair_lengths, random_pairs, training_steps
+from heed.model_presets import model_preset
 
 GPU = torch.device("cuda")
-MODEL = ModelConfig(vocab_size=32_000)
+MODELS = {name: ModelConfig(vocab_size=32_000, **model_preset(name)) for name in ("base", "big")}
 TOKENS, PAIRS = 25_000, 80_000
 BATCHES = 24  # that the others repeat; also the steps per measurement
 
@@ -43,32 +44,34 @@ BATCHES = 24  # that the others repeat; also the steps per measurement
 # Worker process ---------------------------------------------------------------------------------------------------
 
 
-def heed_step(pairs: list[PairLengths], _fresh: bool) -> TrainStep:
+def heed_step(model: ModelConfig, pairs: list[PairLengths], _fresh: bool) -> TrainStep:
     """The steps of `heed train`."""
-    config = RunConfig(model=MODEL, training=TrainingConfig(tokens_per_batch=TOKENS))
-    return training_steps(config, random_pairs(pairs, MODEL), GPU)
+    config = RunConfig(model=model, training=TrainingConfig(tokens_per_batch=TOKENS))
+    return training_steps(config, random_pairs(pairs, model), GPU)
 
 
-def torch_step(pairs: list[PairLengths], fresh: bool) -> TrainStep:
+def torch_step(model: ModelConfig, pairs: list[PairLengths], fresh: bool) -> TrainStep:
     """An ordinary training script with torch.nn.Transformer."""
-    return compiled(TorchTransformer, pairs, fresh)
+    return compiled(TorchTransformer, model, pairs, fresh)
 
 
-def marian_step(pairs: list[PairLengths], fresh: bool) -> TrainStep:
+def marian_step(model: ModelConfig, pairs: list[PairLengths], fresh: bool) -> TrainStep:
     """An ordinary training script with MarianMT; without cuDNN attention, unless batches are fresh."""
     torch.backends.cuda.enable_cudnn_sdp(fresh)
-    return compiled(Marian, pairs, fresh)
+    return compiled(Marian, model, pairs, fresh)
 
 
-def compiled(make: Callable[[ModelConfig], torch.nn.Module], pairs: list[PairLengths], fresh: bool) -> TrainStep:
+def compiled(
+    make: Callable[[ModelConfig], torch.nn.Module], model: ModelConfig, pairs: list[PairLengths], fresh: bool
+) -> TrainStep:
     """A training script whose model is compiled with dynamic shapes."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    batches = padded(pairs, MODEL, TOKENS, 8, GPU)
-    return peer_step(make(MODEL), batches if fresh else cycle(list(islice(batches, BATCHES))), GPU, compiled=True)
+    batches = padded(pairs, model, TOKENS, 8, GPU)
+    return peer_step(make(model), batches if fresh else cycle(list(islice(batches, BATCHES))), GPU, compiled=True)
 
 
-SYSTEMS: dict[str, Callable[[list[PairLengths], bool], TrainStep]] = {
+SYSTEMS: dict[str, Callable[[ModelConfig, list[PairLengths], bool], TrainStep]] = {
     "heed": heed_step,
     "torch.nn.Transformer, compiled": torch_step,
     "Hugging Face MarianMT, compiled": marian_step,
@@ -84,9 +87,9 @@ def measure(step: TrainStep, steps: int) -> float:
     return tokens / (time.monotonic() - began)
 
 
-def work(name: str, fresh: bool) -> None:
+def work(name: str, model: ModelConfig, fresh: bool) -> None:
     """Warm up and print its seconds and peak memory; then, for each number of steps on stdin, print tokens/s."""
-    began, step = time.monotonic(), SYSTEMS[name](pair_lengths(PAIRS), fresh)
+    began, step = time.monotonic(), SYSTEMS[name](model, pair_lengths(PAIRS), fresh)
     for _ in range(BATCHES if fresh else 2 * BATCHES):
         step()
     torch.cuda.synchronize()
@@ -98,12 +101,12 @@ def work(name: str, fresh: bool) -> None:
 # Main process ---------------------------------------------------------------------------------------------------------
 
 
-def report(speeds: dict[str, list[float]], limit: float) -> None:
+def report(speeds: dict[str, list[float]], model: ModelConfig, limit: float) -> None:
     """Print the median speed of each system."""
     median = {name: statistics.median(rounds) for name, rounds in speeds.items()}
     fastest_peer = max((speed for name, speed in median.items() if name != "heed"), default=math.nan)
     sources, targets = (sum(pair[side] for pair in pair_lengths(PAIRS)) for side in (0, 1))
-    operations = training_flops(MODEL, sources / targets, 1)  # per target token
+    operations = training_flops(model, sources / targets, 1)  # per target token
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}: {limit / 1e12:.0f} TFLOP/s at most")
     for name, speed in median.items():
         line = {
@@ -121,18 +124,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the systems to measure")
+    parser.add_argument("--model", choices=list(MODELS), default="base")
     parser.add_argument("--fresh", action="store_true", help="give every system new batches")
     parser.add_argument("--work", choices=list(SYSTEMS), help="internal: a system's worker process")
     options = parser.parse_args()
     if options.work:
-        work(options.work, options.fresh)
+        work(options.work, MODELS[options.model], options.fresh)
         return
     speeds: dict[str, list[float]] = {}
     with ExitStack() as stack:
         workers = {}
         for name in SYSTEMS:
             if any(part in name for part in options.only):
-                workers[name] = Worker(stack, __file__, [name, *["--fresh"] * options.fresh])
+                workers[name] = Worker(stack, __file__, [name, "--model", options.model, *["--fresh"] * options.fresh])
                 took, memory = workers[name].reply()
                 alone = workers[name].request(BATCHES)  # in case there is no time left for the others
                 print(f"{name}: warm after {took:.0f} s, {memory / 2**30:.1f} GiB at most; {alone:,.0f}", flush=True)
@@ -140,7 +144,7 @@ def main() -> None:
             for name, worker in workers.items():
                 speeds.setdefault(name, []).append(worker.request(BATCHES))
                 print(f"{name}: {speeds[name][-1]:,.0f}", flush=True)
-    report(speeds, matmul_throughput("bfloat16", GPU))
+    report(speeds, MODELS[options.model], matmul_throughput("bfloat16", GPU))
 
 
 if __name__ == "__main__":

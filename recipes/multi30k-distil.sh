@@ -1,13 +1,21 @@
 #!/bin/sh
-# Distil three teachers, and three of the opposite direction, into students of both sizes:
+# Distil three teachers, and three of the opposite direction, into students of both sizes, on a GPU:
 # recipes/multi30k-distil.sh CORPUS OUT. CORPUS holds train.en, train.de, val.en, val.de.
-# Models of one stage are trained at the same time, on a GPU that they share. Run it again to continue after a failure.
+# Models of one stage are trained at the same time and share the GPU (best with CUDA MPS). Run it again to continue
+# after a failure.
 set -eu
 usage="recipes/multi30k-distil.sh CORPUS OUT"
 corpus=${1:?$usage} out=${2:?$usage}
 shift 2
 recipes=$(dirname "$0") seeds="1 2 3" jobs=""
 mkdir -p "$out"
+
+# Batches four times as large as in the other recipes, so that fewer steps are enough.
+batches="--set training.tokens_per_batch=16384 --set training.warmup_steps=400 --set training.validate_every=250
+    --set training.checkpoint_every=250"
+best_rate=0.004 tiny_rate=0.01
+teacher="$batches --set training.max_steps=2500 --set training.learning_rate=$best_rate"
+student="$batches --set training.max_steps=3000 --set training.r_drop=3.0"
 
 background() { # NAME COMMAND…: its output goes to OUT/NAME.log
     log=$out/$1.log
@@ -27,7 +35,7 @@ for seed in $seeds; do
         background "$from-$to-s$seed" heed train --source "$corpus/train.$from" --target "$corpus/train.$to" \
             --valid-source "$corpus/val.$from" --valid-target "$corpus/val.$to" --preset tiny \
             --config "$recipes/multi30k-best.toml" --set data.source_language="$from" --set data.target_language="$to" \
-            --set training.seed="$seed" --out "$out/$from-$to-s$seed" --resume "$@"
+            $teacher --set training.seed="$seed" --out "$out/$from-$to-s$seed" --resume "$@"
     done
 done
 finish
@@ -36,7 +44,8 @@ finish
 first=$out/student-best-s1
 background student-best-s1 heed distil "$out/en-de-s1" "$out/en-de-s2" "$out/en-de-s3" \
     --reverse "$out/de-en-s1" --reverse "$out/de-en-s2" --reverse "$out/de-en-s3" \
-    --preset tiny --config "$recipes/multi30k-best.toml" --out "$first" --resume "$@"
+    --preset tiny --config "$recipes/multi30k-best.toml" $student --set training.learning_rate=$best_rate \
+    --out "$first" --resume "$@"
 until [ -e "$first/journal.jsonl" ]; do
     kill -0 ${jobs} 2> /dev/null || { cat "$out/student-best-s1.log" >&2; exit 1; }
     sleep 1
@@ -47,9 +56,10 @@ for name in training-1 translated-1 reverse-1-1 reverse-2-1 reverse-3-1; do
 done
 for seed in $seeds; do
     for size in tiny best; do
+        if [ $size = best ]; then rate=$best_rate; else rate=$tiny_rate; fi
         [ "$size-s$seed" = best-s1 ] || background "student-$size-s$seed" heed train $text \
             --valid-pairs "$first/distilled/validation-1.jsonl" --preset tiny --config "$recipes/multi30k-$size.toml" \
-            --set training.seed="$seed" --out "$out/student-$size-s$seed" --resume "$@"
+            $student --set training.learning_rate=$rate --set training.seed="$seed" --out "$out/student-$size-s$seed" --resume "$@"
     done
 done
 finish

@@ -16,7 +16,8 @@ from heed.text.corpus import Corpus, Pair, read_pairs
 from heed.text.prepare import SurveyedCorpora
 from heed.training.step_log import Listener
 
-_CHUNK = 1000  # texts translated at a time: enough to batch sentences of similar length
+# Texts translated at a time: enough to batch sentences of similar length, and to occupy a GPU.
+_CHUNK, _GPU_CHUNK = 1000, 10_000
 
 
 def write_pairs(surveyed: SurveyedCorpora, folder: Path, name: str) -> list[str]:
@@ -69,7 +70,8 @@ def _translate_corpus(
     unfinished, truncated = _unfinished(file), 0
     done = _complete_lines(unfinished)
     pairs = islice(read_pairs(corpus), done, None)
-    while chunk := list(islice(pairs, _CHUNK)):
+    size = _CHUNK if translator.backend.choice.device == "cpu" else _GPU_CHUNK
+    while chunk := list(islice(pairs, size)):
         listener.work("translating", done, total)
         results = translator.translate([pair.target if reverse else pair.source for pair in chunk], align=False)
         texts = ["" if result.truncated else result.text for result in results]
