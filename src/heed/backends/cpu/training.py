@@ -1,6 +1,7 @@
 """CPU training in compiled C: attention, loss, dropout and, where they are faster than MKL, linear layers.
 
-Enters: a model. Leaves: a copy that shares its weights, with compiled modules in place of torch's."""
+Enters: a model. Leaves: a copy that shares its weights, with compiled modules instead of torch's.
+"""
 
 from heed.backends.base import TrainingOps
 from heed.backends.chunked_loss import torch_matmul

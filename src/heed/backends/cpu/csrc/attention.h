@@ -52,7 +52,8 @@ static void softmax_row(float *x, int64_t visible, int64_t size, float scale) {
     for (int64_t i = visible; i < size; i++) x[i] = -INFINITY;
     for (int lane = 0; lane < LANES; lane++) highest[lane] = -INFINITY;
     for (int64_t i = 0; i < size; i += LANES)
-        for (int lane = 0; lane < LANES; lane++) highest[lane] = x[i + lane] > highest[lane] ? x[i + lane] : highest[lane];
+        for (int lane = 0; lane < LANES; lane++)
+            highest[lane] = x[i + lane] > highest[lane] ? x[i + lane] : highest[lane];
     const float most = highest_of_lanes(highest);
     Lanes totals = {0};
     for (int64_t i = 0; i < size; i++) x[i] = fast_exp((x[i] - most) * scale);
