@@ -239,7 +239,7 @@ static void test_training(void) {
     print("attention", out, 4 * ROWS * SIZE);
     attention.max_keys = 3;
     check(engine->attention(&attention, pool, 2) == HEED_INVALID, "a sentence with too many keys is refused");
-    const HeedGemm gemm = {{a, SIZE, 1}, {b, COLUMNS, 1}, c, ROWS, SIZE, COLUMNS, NULL, 0};
+    const HeedGemm gemm = {{a, SIZE, 1}, {b, COLUMNS, 1}, c, ROWS, SIZE, COLUMNS};
     check(engine->gemm(&gemm, pool, 3) == 0, "a matmul succeeds");
     print("gemm", c, ROWS * COLUMNS);
     engine->topk(logits, ROWS, COLUMNS, 3, values, indices, pool, 2);
@@ -337,7 +337,7 @@ static void test_openmp_pool(void) {
     const HeedOpenMP openmp = {parallel, get_thread_index, get_thread_count};
     HeedPool *borrowed = heed_open_openmp_pool(&openmp);
     float expected[ROWS * COLUMNS], c[ROWS * COLUMNS];
-    HeedGemm gemm = {{a, DEPTH, 1}, {b, COLUMNS, 1}, expected, ROWS, DEPTH, COLUMNS, NULL, 0};
+    HeedGemm gemm = {{a, DEPTH, 1}, {b, COLUMNS, 1}, expected, ROWS, DEPTH, COLUMNS};
     check(engine->gemm(&gemm, NULL, 1) == 0, "a matmul succeeds in one thread");
     gemm.c = c;
     for (most_threads = 1; most_threads <= 3; most_threads++) {

@@ -4,7 +4,8 @@ from torch import Tensor
 
 from heed import ModelConfig, Transformer
 from heed.backends.cuda.attention import packed_attention, packed_self_attention
-from heed.backends.cuda.fused_qkv import FusedKVDecoder, FusedQKVAttention, use_fused_projections
+from heed.backends.cuda.linear import linear
+from heed.backends.fused_qkv import FusedKVDecoder, FusedQKVAttention, use_fused_projections
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import Decoder
 from heed.model.layout import AttentionPattern, Packed
@@ -30,7 +31,7 @@ def logits_and_gradients(model: Transformer, sides: dict[str, list[Tensor]]) -> 
 def test_fused_projections_equal_the_models_in_value_and_gradient(config: ModelConfig, device: torch.device) -> None:
     model = make(config, device, torch.float32)
     fused = copy_sharing_weights(model)
-    use_fused_projections(fused)
+    use_fused_projections(fused, linear, packed_self_attention)
     sides = both_sides(config, device)
     for tensor, expected in zip(logits_and_gradients(fused, sides), logits_and_gradients(model, sides), strict=True):
         torch.testing.assert_close(tensor, expected, atol=2e-4, rtol=1e-3)
@@ -39,7 +40,7 @@ def test_fused_projections_equal_the_models_in_value_and_gradient(config: ModelC
 def test_use_fused_projections_replaces_every_attention_and_keeps_weights_and_names() -> None:
     model = Transformer(ModelConfig(vocab_size=9, d_model=8, heads=2, d_ff=8))
     fused = copy_sharing_weights(model)
-    use_fused_projections(fused)
+    use_fused_projections(fused, linear, packed_self_attention)
     assert isinstance(fused.decoder, FusedKVDecoder)
     assert not isinstance(model.decoder, FusedKVDecoder)
     modules = [module for module in fused.modules() if isinstance(module, MultiHeadAttention | Decoder)]

@@ -61,6 +61,15 @@ def attention(
     return _Attention.apply(queries, keys, values, query_layout, key_layout, pattern.causal, dropout)  # type: ignore[no-untyped-call]
 
 
+def native_self_attention(
+    qkv: Float[Tensor, "tokens 3 H K"], pattern: AttentionPattern, dropout: float
+) -> Float[Tensor, "tokens H K"]:
+    """Self-attention of packed sentences, from queries, keys and values stacked in this order for every token."""
+    layout, _ = pattern.packed_sides()
+    seeded = DropoutStruct.of(dropout, draw_seed() if dropout else 0)
+    return _SelfAttention.apply(qkv, layout, pattern.causal, seeded)  # type: ignore[no-untyped-call]
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -86,6 +95,24 @@ class _Attention(torch.autograd.Function):
         gradients = [torch.empty(x.shape, dtype=torch.float32, device="cpu") for x in inputs]
         _run([*inputs, None, _contiguous_heads(grad_output), *gradients], *ctx.settings)
         return *gradients, *(None,) * 4
+
+
+class _SelfAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, layout: Packed, causal: bool, dropout: DropoutStruct) -> Tensor:
+        tokens, _, heads, head_width = qkv.shape
+        output = torch.empty(tokens, heads, head_width, dtype=torch.float32, device="cpu")
+        ctx.save_for_backward(qkv)
+        ctx.settings = (layout, layout, causal, dropout)
+        _run([*qkv.unbind(1), output, *(None,) * 4], *ctx.settings)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        (qkv,) = ctx.saved_tensors
+        gradient = torch.empty(qkv.shape, dtype=torch.float32, device="cpu")
+        _run([*qkv.unbind(1), None, _contiguous_heads(grad_output), *gradient.unbind(1)], *ctx.settings)
+        return gradient, None, None, None
 
 
 def _contiguous_heads(x: Float[Tensor, "tokens H K"]) -> Float[Tensor, "tokens H K"]:

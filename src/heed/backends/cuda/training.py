@@ -10,12 +10,12 @@ import copy
 import torch
 
 from heed.backends.base import TrainingOps
-from heed.backends.cuda.attention import packed_attention
+from heed.backends.cuda.attention import packed_attention, packed_self_attention
 from heed.backends.cuda.dropout import use_hashed_dropout
-from heed.backends.cuda.fused_qkv import use_fused_projections
 from heed.backends.cuda.layer_norm import use_triton_layer_norm
-from heed.backends.cuda.linear import use_triton_linear
+from heed.backends.cuda.linear import linear, use_triton_linear
 from heed.backends.cuda.loss import linear_cross_entropy
+from heed.backends.fused_qkv import use_fused_projections
 from heed.backends.torch.training import compile_all_layers, layers_of
 from heed.model.transformer import Transformer, copy_sharing_weights
 
@@ -24,7 +24,7 @@ def training_ops(model: Transformer, *, bfloat16: bool, compile_layers: bool) ->
     """bfloat16: the model that runs is a copy; the weights must be copied into it before each pass."""
     run = copy.deepcopy(model).to(torch.bfloat16) if bfloat16 else copy_sharing_weights(model)
     run.train()
-    use_fused_projections(run)
+    use_fused_projections(run, linear, packed_self_attention)
     use_triton_layer_norm(run, is_compiled=compile_layers)
     seeds = None
     if compile_layers:

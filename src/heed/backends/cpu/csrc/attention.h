@@ -16,13 +16,51 @@ static HeedStrided as_strided(HeedRows rows) { return (HeedStrided){rows.data, r
 
 static HeedStrided transposed(HeedRows rows) { return (HeedStrided){rows.data, 1, rows.stride}; }
 
-/* (count, size) to (size, count), zero-padded to the stride of the result. */
+/* (count, size) to (size, count), zero-padded to the stride of the result, four by four. */
 static void transpose(HeedRows tokens, int64_t count, int64_t size, HeedRows result) {
-    for (int64_t k = 0; k < size; k++) {
-        float *row = result.data + k * result.stride;
-        for (int64_t s = 0; s < count; s++) row[s] = tokens.data[s * tokens.stride + k];
-        for (int64_t s = count; s < result.stride; s++) row[s] = 0;
+    for (int64_t s = 0; s < result.stride; s += 4) {
+        const float *row[4];
+        int64_t k = 0;
+        for (int i = 0; i < 4; i++) row[i] = tokens.data + (s + i) * tokens.stride;
+        for (; k + 4 <= size && s + 4 <= count; k += 4) {
+            float *to = result.data + k * result.stride + s;
+            const Four a = *(const Four *)(row[0] + k), b = *(const Four *)(row[1] + k);
+            const Four c = *(const Four *)(row[2] + k), d = *(const Four *)(row[3] + k);
+            const Four ab_low = SHUFFLE(a, b, 0, 4, 1, 5), ab_high = SHUFFLE(a, b, 2, 6, 3, 7);
+            const Four cd_low = SHUFFLE(c, d, 0, 4, 1, 5), cd_high = SHUFFLE(c, d, 2, 6, 3, 7);
+            *(Four *)to = SHUFFLE(ab_low, cd_low, 0, 1, 4, 5);
+            *(Four *)(to + result.stride) = SHUFFLE(ab_low, cd_low, 2, 3, 6, 7);
+            *(Four *)(to + 2 * result.stride) = SHUFFLE(ab_high, cd_high, 0, 1, 4, 5);
+            *(Four *)(to + 3 * result.stride) = SHUFFLE(ab_high, cd_high, 2, 3, 6, 7);
+        }
+        for (; k < size; k++)
+            for (int i = 0; i < 4; i++) result.data[k * result.stride + s + i] = s + i < count ? row[i][k] : 0;
     }
+}
+
+/* The sum of the products of two rows, whose length is a multiple of LANES. */
+static float dot_product(const float *x, const float *y, int64_t size) {
+    Lanes sums = {0};
+    for (int64_t i = 0; i < size; i += LANES) sums += *(const Lanes *)(x + i) * *(const Lanes *)(y + i);
+    return sum_of_lanes(sums);
+}
+
+/* x = softmax(scale x) of the first `visible` elements of a row, whose length is a multiple of LANES; 0 elsewhere. All
+   loops run over whole registers. */
+static void softmax_row(float *x, int64_t visible, int64_t size, float scale) {
+    float highest[LANES];
+    for (int64_t i = visible; i < size; i++) x[i] = -INFINITY;
+    for (int lane = 0; lane < LANES; lane++) highest[lane] = -INFINITY;
+    for (int64_t i = 0; i < size; i += LANES)
+        for (int lane = 0; lane < LANES; lane++)
+            highest[lane] = x[i + lane] > highest[lane] ? x[i + lane] : highest[lane];
+    const float most = highest_of_lanes(highest);
+    Lanes totals = {0};
+    for (int64_t i = 0; i < size; i++) x[i] = fast_exp((x[i] - most) * scale);
+    memset(x + visible, 0, sizeof(float) * (size - visible));
+    for (int64_t i = 0; i < size; i += LANES) totals += *(const Lanes *)(x + i);
+    const float factor = 1 / sum_of_lanes(totals);
+    for (int64_t i = 0; i < size; i++) x[i] *= factor;
 }
 
 /* Dropout of one query's attention weights, in place. */
@@ -43,18 +81,8 @@ static void softmax_weights(const HeedAttention *all, const HeadTask *task, int6
     const int64_t padded = task->weights.stride;
     const HeedRows queries = offset_rows(task->queries, first, 0);
     gemm_small(as_strided(queries), task->keys_t, task->weights, count, all->head_width, padded, 0);
-    for (int64_t t = 0; t < count; t++) {
-        float *row = task->weights.data + t * padded, highest = -INFINITY, total = 0;
-        const int64_t visible = visible_keys(all, task, first + t);
-        for (int64_t s = visible; s < padded; s++) row[s] = -INFINITY; /* so that all loops run over whole registers */
-#pragma omp simd reduction(max : highest)
-        for (int64_t s = 0; s < padded; s++) highest = row[s] > highest ? row[s] : highest;
-        for (int64_t s = 0; s < padded; s++) row[s] = fast_exp((row[s] - highest) * scale);
-        memset(row + visible, 0, sizeof(float) * (padded - visible));
-#pragma omp simd reduction(+ : total)
-        for (int64_t s = 0; s < padded; s++) total += row[s];
-        for (int64_t s = 0; s < padded; s++) row[s] /= total;
-    }
+    for (int64_t t = 0; t < count; t++)
+        softmax_row(task->weights.data + t * padded, visible_keys(all, task, first + t), padded, scale);
 }
 
 /* output = dropout(softmax(Q Kᵀ / √head_width)) V of one head of one sentence. */
@@ -80,13 +108,12 @@ static void score_gradients(const HeedAttention *all, const HeadTask *task, int6
     gemm_small(as_strided(grad_output), task->values_t, task->grad_scores, count, all->head_width, padded, 0);
     memcpy(task->dropped.data, task->weights.data, sizeof(float) * count * padded);
     for (int64_t t = 0; t < count; t++) {
-        float *grads = task->grad_scores.data + t * padded, *weights = task->weights.data + t * padded, mean = 0;
+        float *grads = task->grad_scores.data + t * padded, *weights = task->weights.data + t * padded;
         if (all->dropout.threshold) {
             drop_weights(all, task, first + t, task->dropped.data + t * padded);
             drop_weights(all, task, first + t, grads);
         }
-#pragma omp simd reduction(+ : mean)
-        for (int64_t s = 0; s < padded; s++) mean += weights[s] * grads[s];
+        const float mean = dot_product(weights, grads, padded);
         for (int64_t s = 0; s < padded; s++) grads[s] = weights[s] * (grads[s] - mean) * scale;
     }
 }

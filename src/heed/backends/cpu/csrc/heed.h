@@ -149,18 +149,22 @@ typedef struct {                                  /* contiguous rows */
     int64_t stride;
 } HeedRows;
 
+typedef struct {                                  /* an element is dropped by a hash of seed, row and column */
+    uint32_t seed, threshold;                     /* dropped: hash below the threshold */
+    float keep_scale;                             /* 1 / (1 - rate), multiplies the kept elements */
+} HeedDropout;
+
 typedef struct {                                  /* C = A B + bias, or C += A B */
     HeedStrided a, b;
     float *c;                                     /* (rows, columns), contiguous */
     int64_t rows, depth, columns;
     const float *bias;                            /* added to each row, or NULL */
     int64_t accumulate;                           /* C += A B */
+    int64_t relu;                                 /* C = dropout(max(C, 0)) in the end */
+    HeedDropout dropout;
+    const float *gate;                            /* or NULL; (rows, columns): in the end C = gate > 0 ? scale C : 0 */
+    float gate_scale;
 } HeedGemm;
-
-typedef struct {                                  /* an element is dropped by a hash of seed, row and column */
-    uint32_t seed, threshold;                     /* dropped: hash below the threshold */
-    float keep_scale;                             /* 1 / (1 - rate), multiplies the kept elements */
-} HeedDropout;
 
 typedef struct {                                  /* between packed sentences; a row is a token, (heads, head_width) */
     HeedRows queries, keys, values, output;

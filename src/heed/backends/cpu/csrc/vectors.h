@@ -93,6 +93,21 @@ INLINED Four sum_of_quarters(Lanes x) {
 #endif
 }
 
+INLINED float sum_of_lanes(Lanes x) {
+    const Four quarters = sum_of_quarters(x);
+    return (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+}
+
+INLINED float highest_of_lanes(const float *x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(_mm512_loadu_ps(x));
+#else
+    float highest = x[0];
+    for (int lane = 1; lane < LANES; lane++) highest = x[lane] > highest ? x[lane] : highest;
+    return highest;
+#endif
+}
+
 /* The sums over all lanes of four registers. */
 INLINED Four horizontal_sums(Lanes a, Lanes b, Lanes c, Lanes d) {
     const Four w = sum_of_quarters(a), x = sum_of_quarters(b), y = sum_of_quarters(c), z = sum_of_quarters(d);
