@@ -61,7 +61,6 @@ class Peer:
         while self._process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    asyncio.run(closed(self, TEXTS, 4, 1.0))  # warm-up
                     return self
             time.sleep(0.1)
         raise SystemExit("the peer's server has ended")
@@ -112,6 +111,8 @@ def main() -> None:
             script = str(Path(__file__).parent / "serve_libretranslate.py")
             command = [str(options.libretranslate), script, str(options.model), str(exported), "-".join(languages)]
             servers["LibreTranslate"] = stack.enter_context(Peer(command, dtype, languages))
+        for server in servers.values():
+            asyncio.run(closed(server, texts, 4, 1.0))  # warm-up
         for _ in range(options.rounds):
             for clients in options.clients:
                 for name, server in servers.items():

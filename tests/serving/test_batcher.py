@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -356,16 +357,15 @@ def test_idle_threads_share_what_is_queued(translator: Translator) -> None:
 def test_short_texts_run_in_the_order_in_which_they_arrived(translator: Translator) -> None:
     batcher = Batcher(max_delay=0.0, budget=1)  # one text per batch
     finished = list[str]()
-    jobs = pieces(
-        ["the old dog runs.", "a dog", "the cat sees.", "dogs"], TranslationJobType(translator, translator.search)
-    )
+    texts = ["the old dog runs.", "a dog", "the cat sees.", "dogs"]
+    jobs = pieces(texts, TranslationJobType(translator, translator.search))
     for job in jobs:
-        job.future.add_done_callback(lambda _, text=job.text: finished.append(text))
+        job.future.add_done_callback(partial(lambda text, _: finished.append(text), job.text))
     release = hold(batcher)
     batcher.submit(jobs)
     release()
     batcher.close()
-    assert finished == [job.text for job in jobs]
+    assert finished == texts
 
 
 def test_threads_share_what_is_queued_while_one_of_them_is_busy(translator: Translator) -> None:
