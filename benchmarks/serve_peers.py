@@ -1,11 +1,13 @@
-"""Requests per second of `heed serve` beside fifteen lines of FastAPI around CTranslate2, with the same weights.
+"""Requests per second of `heed serve` beside fifteen lines of FastAPI around CTranslate2, and beside LibreTranslate.
 
     python benchmarks/serve_peers.py MODEL [--texts FILE] [--clients 1 8 32 128] [--seconds 8] [--rounds 3] [--int8]
+                                     [--libretranslate PYTHON]
 
-Closed loop: each client sends its next request when it has the reply to the last. Both servers translate with the
-model's beam; they are measured in turn, one at a time, on the machine that the clients share. CTranslate2 runs two
-translations at the same time, one thread each: on two cores its best setting for a server. Prints a Markdown table of
-the best round: other load only slows a server down.
+PYTHON: the interpreter of an environment that has LibreTranslate. Closed loop: each client sends its next request when
+it has the reply to the last. All servers have the same weights and the model's beam; heed and the FastAPI service stop
+at the first finished hypothesis, LibreTranslate cannot. They are measured in turn, one at a time, on the machine that
+the clients share. CTranslate2 runs two translations at the same time, one thread each: on two cores its best setting
+for a server. Prints a Markdown table of the best round: other load only slows a server down.
 """
 
 import argparse
@@ -16,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,49 +41,42 @@ def serve_ctranslate2(folder: Path, model: Path, port: int, compute_type: str) -
     @app.post("/translate")
     def translate(q: str = Body(), source: str = Body(), target: str = Body()) -> dict[str, str]:  # noqa: ARG001
         tokens = [names[number] for number in tokenizer.encode(q, add_special_tokens=False).ids]
-        (result,) = translator.translate_batch([tokens], beam_size=beam)
+        (result,) = translator.translate_batch([tokens], beam_size=beam, patience=1 / beam)  # stops at the first
         return {"translatedText": tokenizer.decode([ids[name] for name in result.hypotheses[0]])}
 
     uvicorn.run(app, port=port, log_level="error", access_log=False)
 
 
 class Peer:
-    """The peer's server in a process of its own."""
+    """A peer's server in a process of its own, started by a command that takes a port and a dtype."""
 
-    def __init__(self, folder: Path, model: Path, compute_type: str, languages: tuple[str, str]) -> None:
+    def __init__(self, command: list[str], compute_type: str, languages: tuple[str, str]) -> None:
         self.source, self.target = languages
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        arguments = ["--work", str(folder), str(self.port), compute_type]
-        self._process = subprocess.Popen([sys.executable, __file__, str(model), *arguments])
+        self._process = subprocess.Popen([*command, str(self.port), compute_type], stdout=subprocess.DEVNULL)
+
+    def __enter__(self) -> "Peer":
         while self._process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
+                    return self
             time.sleep(0.1)
         raise SystemExit("the peer's server has ended")
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(60)
 
     def processor(self) -> float:
         return float("nan")
 
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(60)
 
-
-@contextmanager
-def peer(model: Path, compute_type: str, languages: tuple[str, str]) -> Iterator[Peer]:
-    """The model exported for CTranslate2, and served."""
-    with tempfile.TemporaryDirectory() as path:
-        folder = Path(path) / "exported"
-        command = ["-m", "heed", "export", str(model), "--to", "ctranslate2", "--out", str(folder)]
-        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        server = Peer(folder, model, compute_type, languages)
-        try:
-            yield server
-        finally:
-            server.close()
+def export(model: Path, folder: Path) -> None:
+    """Export a model for CTranslate2."""
+    command = [sys.executable, "-m", "heed", "export", str(model), "--to", "ctranslate2", "--out", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def main() -> None:
@@ -93,6 +87,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--int8", action="store_true", help="both servers in int8")
+    parser.add_argument("--libretranslate", type=Path, metavar="PYTHON", help="measure LibreTranslate, too")
     parser.add_argument("--work", nargs=3, help="internal: the peer's process")
     options = parser.parse_args()
     if options.work:
@@ -100,23 +95,30 @@ def main() -> None:
         return
     texts = options.texts.read_text(encoding="utf-8").splitlines()[:1000] if options.texts else TEXTS
     results: dict[tuple[str, int], list[Tally]] = {}
-    with tempfile.TemporaryDirectory() as path:
-        model = options.model
+    with tempfile.TemporaryDirectory() as path, ExitStack() as stack:
+        model, exported, dtype = options.model, Path(path) / "exported", "int8" if options.int8 else "float32"
         if options.int8:
             model = Path(path) / "int8"
             quantize = [sys.executable, "-m", "heed", "quantize", str(options.model), "--out", str(model)]
             subprocess.run(quantize, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        with (
-            Server(model, "search.stop=first") as heed,
-            peer(options.model, "int8" if options.int8 else "float32", (heed.source, heed.target)) as other,
-        ):
-            servers: dict[str, Any] = {"heed": heed, "FastAPI and CTranslate2": other}
-            for _ in range(options.rounds):
-                for clients in options.clients:
-                    for name, server in servers.items():
-                        tally = asyncio.run(closed(server, texts, clients, options.seconds))
-                        results.setdefault((name, clients), []).append(tally)
-                        print(f"{name}, {clients} clients: {tally.line()}", flush=True)
+        export(options.model, exported)
+        heed = stack.enter_context(Server(model, "search.stop=first"))
+        languages = heed.source, heed.target
+        fastapi = [sys.executable, __file__, str(options.model), "--work", str(exported)]
+        servers: dict[str, Any] = {"heed": heed}
+        servers["FastAPI and CTranslate2"] = stack.enter_context(Peer(fastapi, dtype, languages))
+        if options.libretranslate:
+            script = str(Path(__file__).parent / "serve_libretranslate.py")
+            command = [str(options.libretranslate), script, str(options.model), str(exported), "-".join(languages)]
+            servers["LibreTranslate"] = stack.enter_context(Peer(command, dtype, languages))
+        for server in servers.values():
+            asyncio.run(closed(server, texts, 4, 1.0))  # warm-up
+        for _ in range(options.rounds):
+            for clients in options.clients:
+                for name, server in servers.items():
+                    tally = asyncio.run(closed(server, texts, clients, options.seconds))
+                    results.setdefault((name, clients), []).append(tally)
+                    print(f"{name}, {clients} clients: {tally.line()}", flush=True)
     print("| clients | server | requests/s | p50, ms | p99, ms |\n|---|---|---|---|---|")
     for (name, clients), tallies in results.items():
         best = max(tallies, key=lambda tally: tally.goodput)

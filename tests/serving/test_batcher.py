@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -351,6 +352,32 @@ def test_idle_threads_share_what_is_queued(translator: Translator) -> None:
         job.future.result(60)
     batcher.close()
     assert batcher.batches > 1
+
+
+def test_short_texts_run_in_the_order_in_which_they_arrived(translator: Translator) -> None:
+    batcher = Batcher(max_delay=0.0, budget=1)  # one text per batch
+    finished = list[str]()
+    texts = ["the old dog runs.", "a dog", "the cat sees.", "dogs"]
+    jobs = pieces(texts, TranslationJobType(translator, translator.search))
+    for job in jobs:
+        job.future.add_done_callback(partial(lambda text, _: finished.append(text), job.text))
+    release = hold(batcher)
+    batcher.submit(jobs)
+    release()
+    batcher.close()
+    assert finished == texts
+
+
+def test_threads_share_what_is_queued_while_one_of_them_is_busy(translator: Translator) -> None:
+    batcher = Batcher(max_delay=0.0, budget=4096, threads=2)
+    release = hold(batcher)
+    jobs = pieces(["a dog"] * 8, TranslationJobType(translator, translator.search))
+    batcher.submit(jobs)
+    for job in jobs:
+        job.future.result(60)
+    assert batcher.batches == 4  # of 4, 2, 1 and 1: the other thread could have had the rest at any time
+    release()
+    batcher.close()
 
 
 def test_small_models_in_compiled_code_run_in_a_thread_per_core(

@@ -21,8 +21,10 @@ import torch
 from starlette.testclient import TestClient
 
 from heed import ServeConfig
+from heed.decoding.engine import Engine
 from heed.errors import ConfigError
 from heed.fallbacks import note_fallback
+from heed.inference.lazy_models import backend_of
 from heed.serving.app import make_app
 from heed.serving.batcher import CancelToken, Failures, Job, ThreadEndedError
 from heed.serving.health import HealthMonitor
@@ -139,8 +141,10 @@ def test_a_healthy_server_reports_its_backends_and_fallbacks(service: Service, m
 @pytest.mark.usefixtures("frequent_checks")
 def test_weights_that_turn_to_nan_are_reported_and_translation_fails(service: Service) -> None:
     with served(service) as ready:
+        translator = service.directions.served[0].translator
+        translator.engine = Engine(backend_of(translator.models))  # which notices that a weight has changed
         with torch.no_grad():
-            next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
+            next(translator.model.parameters()).fill_(float("nan"))
         wait_for_problem(ready, "ende returns nan for a test sentence: its weights are damaged")
     with pytest.raises(Exception, match="the model returns nan"):
         asyncio.run(Service(service.directions, service.config).translate(REQUEST, CancelToken()))

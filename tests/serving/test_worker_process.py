@@ -156,3 +156,11 @@ def test_messages_of_any_content_arrive_complete() -> None:
     assert [receive_message(ours) for _ in range(4)] == [*messages, None]
     sending.join(60)
     ours.close()
+
+
+def test_what_stays_until_the_end_is_not_collected_again() -> None:
+    code = "import gc; from heed.serving.processes import exclude_from_collections; exclude_from_collections(); "
+    code += "print(gc.get_freeze_count() > 0, len(gc.get_objects(2)))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert shown[0] == "True"
+    assert int(shown[1]) < 100

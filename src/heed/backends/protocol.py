@@ -65,12 +65,14 @@ class SearchMonitor:
 
     is_cancelled(sentence_id): whether the result of this sentence is no longer needed. before_step(): called before
     each step; may run another search, or raise to abort. cancel_after: cancellation takes effect only after this many
-    steps, because a prefix or a minimum length does not let a sentence finish earlier.
+    steps, because a prefix or a minimum length does not let a sentence finish earlier. every_step: False: where steps
+    take less than a few milliseconds, several of them may pass between two calls.
     """
 
     is_cancelled: Callable[[int], bool]
     before_step: Callable[[], None]
     cancel_after: int = 0
+    every_step: bool = True
 
 
 @runtime_checkable

@@ -108,7 +108,7 @@ def _serve(
     if not hasattr(os, "fork"):
         raise ConfigError("heed serve needs fork(), which Linux and macOS have; on Windows, use WSL")
     from heed.serving.limits import ApiKeys  # noqa: PLC0415
-    from heed.serving.processes import ForkServer  # noqa: PLC0415
+    from heed.serving.processes import ForkServer, exclude_from_collections  # noqa: PLC0415
     from heed.serving.security_middleware import check_addresses, with_middleware  # noqa: PLC0415 - slow to import
     from heed.serving.server import bind, run  # noqa: PLC0415
     from heed.serving.worker_proxy import WorkerProxy  # noqa: PLC0415
@@ -121,6 +121,7 @@ def _serve(
     listening = bind(settings)  # after the fork, so that the worker does not inherit the socket and hold the port
     worker = WorkerProxy(fork_server.start, settings)
     notes = worker.open()
+    exclude_from_collections()
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return run(

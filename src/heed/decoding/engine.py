@@ -6,6 +6,7 @@ torch.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from heed.backends.protocol import Backend, Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.config import ModelConfig
@@ -38,7 +39,7 @@ class Engine:
         by_index = (
             None
             if monitor is None
-            else SearchMonitor(lambda index: monitor.is_cancelled(sentence_ids[index]), monitor.before_step)
+            else replace(monitor, is_cancelled=lambda index: monitor.is_cancelled(sentence_ids[index]))
         )
         hypotheses = self.backend.search(sources, max_lengths, config, prefixes, by_index)
         if hypotheses is not None:

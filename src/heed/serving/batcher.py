@@ -2,7 +2,8 @@
 
 Input: texts that fit the model's length limit, and calls (anything else that needs a model). Output: the result of each
 job, in its future. Queued texts are batched if they have the same model and settings and similar lengths, up to a
-budget of tokens. Scheduling is shortest job first with ageing, so no job starves.
+budget of tokens. Scheduling is shortest job first with ageing, so no job starves; short texts count as equally long, so
+none of them overtakes another.
 
 A long batch does not block a short one: between two decoding steps its thread may preempt it for a shorter batch, as
 long as the long one gets half of the time. A job whose client has disconnected leaves its batch at the next step.
@@ -27,8 +28,8 @@ _LOG = logging.getLogger(__name__)
 
 _AGEING = 200.0  # tokens/s: priority is the length in tokens minus this times the queueing time
 _MAX_LENGTH_RATIO = 2.0  # of the longest to the shortest text of a batch
-_SHORT = 32  # tokens: texts up to this length are batched whatever their ratio
-_PREEMPTION_RATIO = 0.25  # jobs shorter than this fraction of a running batch may preempt it
+_SHORT = 32  # tokens: texts up to this length are batched whatever their ratio, in the order in which they arrived
+_PREEMPTION_RATIO = 0.25  # jobs shorter than this fraction of a running batch may preempt it, unless it is short, too
 _MAX_PREEMPTIONS = 2  # nested preemptions
 _JOIN_SECONDS = 10.0  # time limit for the threads to end on shutdown
 _THREAD_ENDED = "an inference thread has ended"
@@ -188,10 +189,9 @@ class Batcher:
             self._queue = [job for job in self._queue if not job.cancel_token.cancelled]
             ranked = sorted(
                 (job for job in self._queue if job.length < shorter_than),
-                key=lambda job: job.length - _AGEING * (now - job.arrived),
+                key=lambda job: max(job.length, _SHORT) - _AGEING * (now - job.arrived),
             )
-            idle = max(1, len(self._threads) - len(self._progress))
-            batch = self._compatible(ranked, math.ceil(len(ranked) / idle))
+            batch = self._compatible(ranked, math.ceil(len(ranked) / len(self._threads)))
             taken = set(batch)
             self._queue = [job for job in self._queue if job not in taken]
             counted = [job for job in batch if job.type is not None and job.counted]
@@ -202,7 +202,7 @@ class Batcher:
         return batch
 
     def _compatible(self, ranked: list[Job[Any]], most: int) -> list[Job[Any]]:
-        """The first job, and the later ones that fit in its batch, at most so many: the idle threads share the jobs."""
+        """The first job, and the later ones that fit in its batch, at most so many: the threads share the jobs."""
         batch = ranked[:1]
         job_type = batch[0].type if batch else None
         if job_type is None or job_type.unbatched or not self._batching:
@@ -272,8 +272,9 @@ class Batcher:
             if all(job.cancel_token.cancelled for job in jobs):
                 raise _AbandonedError
             self._progress[threading.get_ident()] = now = time.monotonic()
-            if depth < _MAX_PREEMPTIONS and self._queue and 2 * preempted <= now - started:
-                if shorter := self._take_batch(_PREEMPTION_RATIO * max(longest, steps)):
+            length = max(longest, steps)
+            if depth < _MAX_PREEMPTIONS and length > _SHORT and self._queue and 2 * preempted <= now - started:
+                if shorter := self._take_batch(_PREEMPTION_RATIO * length):
                     self._run_batch(shorter, depth + 1)
                 preempted += time.monotonic() - now
 

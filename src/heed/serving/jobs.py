@@ -105,4 +105,6 @@ def _texts(jobs: Jobs) -> list[str]:
 
 def _monitor(jobs: Jobs, between_steps: BetweenSteps, cancel_after: int) -> SearchMonitor:
     """Texts of disconnected clients leave the batch between decoding steps, after `cancel_after` tokens."""
-    return SearchMonitor(lambda number: jobs[number].cancel_token.cancelled, between_steps, cancel_after)
+    return SearchMonitor(
+        lambda number: jobs[number].cancel_token.cancelled, between_steps, cancel_after, every_step=False
+    )

@@ -209,7 +209,9 @@ def _open(
             given = f"--languages {languages}" if languages else f"{path} names {source!r} and {target!r}"
             raise ConfigError(f"{given}: expected two language codes, such as --languages en-de or en:pt-BR")
     translator = open_model(path)
+    engine = translator.engine
     _ = translator.models  # built now: no request waits for them, or finds the folder replaced
+    translator.engine = engine  # nothing changes these models, so no search needs to check whether a weight has changed
     translator.search = SearchConfig.model_validate(translator.search.model_dump() | dict(search))
     trigrams = folder.trained.get("trigrams") or {}
     profiles = {code: trigrams[side] for code, side in ((source, "source"), (target, "target")) if trigrams.get(side)}

@@ -10,6 +10,7 @@ send only numbers and text.
 """
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -110,6 +111,16 @@ class Channel:
     def close(self) -> None:
         """Close the connection; queued messages are still delivered."""
         self._writer.close()
+
+
+def exclude_from_collections() -> None:
+    """Exclude all objects that exist now from garbage collections: called when a process is ready to serve.
+
+    They stay until it ends. With torch they are so many that a full collection would stop all threads for more than a
+    tenth of a second, every few seconds.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pack_message(head: MessageHead, body: bytes = b"") -> bytes:

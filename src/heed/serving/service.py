@@ -1,7 +1,7 @@
 """Translates the texts of one request: detects languages, parses HTML, splits long texts and queues batch jobs.
 
 Knows nothing of HTTP but the `HttpError` it may raise. Nothing here blocks the event loop: sentence splitting and
-tokenisation run in threads, models in the batcher's threads.
+tokenisation of all but short texts run in threads, models in the batcher's threads.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ from heed.text.spelling import Correction
 
 T = TypeVar("T")
 _NEVER = sys.maxsize  # decoding steps: a batch of one request is cancelled as a whole, not sentence by sentence
+_SHORT = 200  # characters: texts that are split and tokenised on the event loop
 _TOKENS_ON_CPU, _TOKENS_ON_GPU = 4096, 65_536  # per batch
 
 
@@ -64,9 +65,8 @@ class Service:
         by_backend = [served.translator.backend.tokens_per_batch for served in directions.served]
         self._budget = config.tokens_per_batch or min([by_device, *by_backend])
         threads = 1 if lms_and_classifiers else inference_threads(directions.served)
-        self.batcher = Batcher(
-            max_delay=config.patience, budget=self._budget, batching=config.batching, threads=threads
-        )
+        max_delay = config.patience if threads == 1 else 0.0  # what arrives meanwhile is the next thread's batch
+        self.batcher = Batcher(max_delay=max_delay, budget=self._budget, batching=config.batching, threads=threads)
         self._trace_batcher = Batcher(max_delay=0.0, budget=self._budget)  # traces are slow: a thread of their own
 
     @property
@@ -160,8 +160,14 @@ class Service:
         self, texts: Sequence[str], model: ServedTranslator, split: SplitMode | None
     ) -> list[tuple[list[TextSegment], list[int]]]:
         """Each text as sentence-split segments, with the lengths in tokens of the non-empty ones."""
+
+        def segments() -> list[tuple[list[TextSegment], list[int]]]:
+            return [_segments(text, model.translator, split) for text in texts]
+
         with input_errors_as_400():
-            return await asyncio.to_thread(lambda: [_segments(text, model.translator, split) for text in texts])
+            if sum(map(len, texts)) <= _SHORT:  # which takes less time than a call in another thread
+                return segments()
+            return await asyncio.to_thread(segments)
 
     def _search(self, model: ServedTranslator, alternatives: int) -> SearchConfig:
         """The model's search settings, with a beam wide enough for the alternatives; batches are not split again."""

@@ -24,7 +24,7 @@ from heed.serving.config import ServeConfig
 from heed.serving.health import HealthMonitor
 from heed.serving.http_errors import log_only_heed_errors
 from heed.serving.models import UNNAMED, Directions, ServedTranslator, open_models
-from heed.serving.processes import Channel, MessageHead, pack_message
+from heed.serving.processes import Channel, MessageHead, exclude_from_collections, pack_message
 from heed.serving.service import Service
 
 _LOG = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ def _notes(translators: Sequence[ServedTranslator], health: HealthMonitor) -> li
 async def _handle_requests(connection: socket, app: FastAPI, health: HealthMonitor, notes: list[str]) -> None:
     channel, disconnected, tasks = await Channel.open(connection), dict[int, asyncio.Event](), set[asyncio.Task[None]]()
     async with app.router.lifespan_context(app):
+        exclude_from_collections()
         channel.send({"ready": os.getpid(), "notes": notes})
         tasks.add(asyncio.ensure_future(_exit_when_unhealthy(health)))
         while (message := await channel.receive()) is not None:

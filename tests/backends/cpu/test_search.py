@@ -179,6 +179,18 @@ def test_a_search_can_run_between_the_steps_of_another() -> None:
     assert inner == [expected, expected]
 
 
+def test_where_steps_are_short_a_monitor_may_be_called_less_often() -> None:
+    engine = Engine(inference_backend([make(ODD_CONFIG, CPU, torch.float32)]))
+    config, every, some = SearchConfig(min_length=20, max_length=20), list[int](), list[int]()
+    for monitor in (
+        SearchMonitor(lambda _: False, lambda: every.append(1)),
+        SearchMonitor(lambda _: False, lambda: some.append(1), every_step=False),
+    ):
+        engine.search(SOURCES, config, range(len(SOURCES)), monitor=monitor)
+    assert len(every) > 20
+    assert 0 < len(some) <= len(every) // 8
+
+
 def test_the_interpreters_lock_is_released_during_a_search() -> None:
     model = make(ODD_CONFIG, CPU, torch.float32)
     engine, stop, counted = Engine(inference_backend([model])), threading.Event(), [0]

@@ -21,7 +21,8 @@ from heed.config import ModelConfig
 from heed.search_config import SearchConfig
 
 _MAX_ROWS = 128  # hypotheses per step: more do not make better use of the weights once they are in cache
-_STEPS_BETWEEN = 16  # between calls of Python where there is no monitor
+_STEPS_BETWEEN = 16  # at most, between calls of Python that need not come before every step
+_BYTES_BETWEEN = 1 << 29  # of weights, counted once per row: what a core computes with in about 4 ms
 _INVALID, _NO_HYPOTHESIS = 2, 4  # as in `csrc/heed.h`
 
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
@@ -111,10 +112,13 @@ class _Results:
 class _Callback:
     """What Python does between steps; keeps an exception until C has returned."""
 
-    def __init__(self, sentences: int, monitor: SearchMonitor | None) -> None:
+    def __init__(self, sentences: int, monitor: SearchMonitor | None, bytes_per_step: int) -> None:
         self.cancelled = np.zeros(max(1, sentences), np.uint8)
         self.error: BaseException | None = None
-        self.steps_between = _STEPS_BETWEEN if monitor is None else 1
+        self.steps_between = _STEPS_BETWEEN
+        if monitor is not None:  # a call waits for the interpreter's lock, maybe longer than a small model's step takes
+            several = min(_STEPS_BETWEEN, _BYTES_BETWEEN // bytes_per_step)
+            self.steps_between = 1 if monitor.every_step else max(1, several)
         self._monitor = monitor
 
     def __call__(self, sentences: Any, count: int) -> int:
@@ -150,8 +154,10 @@ class NativeSearch:
         encoder, decoder = self._stacks
         source, prefix = _Packed.of([*ids, self._special[2]] for ids in sources), _Packed.of(prefixes)
         longest, results = max(map(len, sources)) + 1, _Results(max_lengths, config.nbest)
-        limits, callback = np.array(max_lengths, np.int64), _Callback(len(sources), monitor)
-        slots, before_step = _slots(len(sources), longest, config), _BeforeStep(callback)
+        limits, slots = np.array(max_lengths, np.int64), _slots(len(sources), longest, config)
+        bytes_per_step = decoder.bytes * slots * config.beam
+        callback = _Callback(len(sources), monitor, bytes_per_step)
+        before_step = _BeforeStep(callback)
         lengths = (longest, max(max_lengths) + 1)
         positions = [stack.positions.struct(length) for stack, length in zip(self._stacks, lengths, strict=True)]
         settings = _SearchSettings(
@@ -161,7 +167,7 @@ class NativeSearch:
         search_input = _SearchInput(
             EncoderInput(*source.pointers(), len(sources), positions[0]), *prefix.pointers(),
             array_pointer(limits, np.int64, len(sources)), positions[1], slots,
-            *team(threads_for(decoder.bytes * slots * config.beam)), before_step, callback.steps_between,
+            *team(threads_for(bytes_per_step)), before_step, callback.steps_between,
             array_pointer(callback.cancelled, np.uint8, len(sources)), *results.pointers(),
         )  # fmt: skip
         structures = (encoder.model, decoder.model, settings, search_input)
