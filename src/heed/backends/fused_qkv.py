@@ -20,7 +20,7 @@ from heed.model.layers import Decoder, DecoderLayer
 from heed.model.layout import AttentionPattern
 from heed.model.transformer import replace_modules
 
-LinearFn: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]  # of an input, a weight and a bias
+LinearOp: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]  # of an input, a weight and a bias
 SelfAttentionFn: TypeAlias = Callable[[Tensor, AttentionPattern, float], Tensor]  # of queries, keys and values stacked
 
 
@@ -32,7 +32,7 @@ def _share_state(part: nn.Module, fused: nn.Module) -> None:
 class FusedQKVAttention(MultiHeadAttention):
     """Attention that shares another one's weights, with fused QKV in self-attention of packed sentences."""
 
-    def __init__(self, part: MultiHeadAttention, linear: LinearFn, self_attention: SelfAttentionFn) -> None:
+    def __init__(self, part: MultiHeadAttention, linear: LinearOp, self_attention: SelfAttentionFn) -> None:
         nn.Module.__init__(self)
         _share_state(part, self)
         self._linear, self._self_attention = linear, self_attention
@@ -51,7 +51,7 @@ class FusedQKVAttention(MultiHeadAttention):
 class FusedKVDecoder(Decoder):
     """Decoder that shares another one's layers, with one matmul for all layers' cross-attention keys and values."""
 
-    def __init__(self, part: Decoder, linear: LinearFn) -> None:
+    def __init__(self, part: Decoder, linear: LinearOp) -> None:
         nn.Module.__init__(self)
         _share_state(part, self)
         self._linear = linear
@@ -63,7 +63,7 @@ class FusedKVDecoder(Decoder):
         return tuple(zip(each[::2], each[1::2], strict=True))
 
 
-def use_fused_projections(model: nn.Module, linear: LinearFn, self_attention: SelfAttentionFn) -> None:
+def use_fused_projections(model: nn.Module, linear: LinearOp, self_attention: SelfAttentionFn) -> None:
     """Replace the attention modules and the decoder of a model."""
     replace_modules(model, MultiHeadAttention, lambda part: FusedQKVAttention(part, linear, self_attention))
     replace_modules(model, Decoder, lambda part: FusedKVDecoder(part, linear))
