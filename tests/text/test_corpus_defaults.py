@@ -76,6 +76,15 @@ def test_predictable_text_is_regularised_less_and_learned_more_slowly(side: Text
     assert (values["dropout"], values["label_smoothing"], values["learning_rate"]) == (0.1, 0.0, 5e-3)
 
 
+@pytest.mark.parametrize("side", [SHORT_STRINGS, CLOSED])
+def test_predictable_text_gets_rotary_positions_where_the_model_allows_them(side: TextStatistics) -> None:
+    assert chosen(side, side)["positions"] == "rotary"
+    assert "positions" not in chosen(SENTENCES, SENTENCES)
+    assert "positions" not in chosen(side, side, schedule="paper")
+    unfit: list[dict[str, Any]] = [{"heads": 128}, {"mixer": "lstm"}, {"d_k": 4}, {"positions": "learned"}]
+    assert not any("positions" in chosen(side, side, user={"model": model}) for model in unfit)
+
+
 def test_spelling_is_corrected_where_few_source_words_are_new() -> None:
     assert "correct_spelling" in chosen(SENTENCES, SHORT_STRINGS)
     for source in (replace(SENTENCES, new_words=0.11), SHORT_STRINGS, CHINESE):
@@ -116,7 +125,7 @@ def test_the_schedule_of_the_paper_has_its_own_learning_rate_and_batches() -> No
 def test_settings_of_the_user_are_never_changed() -> None:
     user: dict[str, dict[str, Any]] = {
         "data": {"tokenizer": "words"},
-        "model": {"dropout": 0.2},
+        "model": {"dropout": 0.2, "positions": "learned"},
         "training": {"label_smoothing": 0.3, "tokens_per_batch": 100, "learning_rate": 1e-3},
     }
     assert chosen(SHORT_STRINGS, SHORT_STRINGS, user=user, on_gpu=True) == {}

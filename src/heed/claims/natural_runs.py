@@ -26,6 +26,7 @@ from heed.training.step_log import JOURNAL, Listener, read_journal
 RUNS = "runs.jsonl"
 TOKENIZER = "bpe"
 _GROUPS = 5  # of sentences by length
+_POSITIONS = {"model.positions": "sinusoidal"}  # on any text
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def train_and_test(
 ) -> FinishedRun:
     """Train a model, and translate the validation text with the saved one."""
     check_settings(folder, settings)
-    train_model(folder, {**corpus.arguments(), "preset": "tiny", "settings": settings})
+    train_model(folder, {**corpus.arguments(), "preset": "tiny", "settings": {**_POSITIONS, **settings}})
     entries = read_journal(folder / JOURNAL)
     scores = {entry["step"]: entry["bleu"] for entry in entries if "validation_loss" in entry}
     times = [entry["seconds"] for entry in entries if "seconds" in entry]

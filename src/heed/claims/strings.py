@@ -22,6 +22,7 @@ StringTask = Callable[[random.Random, int], tuple[str, str]]  # source and targe
 
 LETTERS = "abcdefghij"
 _TRAINING = {
+    "model.positions": "sinusoidal",
     "training.schedule": "cosine",
     "training.warmup_steps": 100,
     "training.clip_norm": 1.0,

@@ -24,6 +24,7 @@ _BASE = {
     "model.encoder_layers": 2,
     "model.decoder_layers": 2,
     "model.norm": "pre",
+    "model.positions": "sinusoidal",
     "model.dropout": 0.1,
     "model.attention_dropout": 0.0,
     "training.schedule": "cosine",

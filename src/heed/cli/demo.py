@@ -56,6 +56,7 @@ SETTINGS = {
         "decoder_layers": 2,
         "d_ff": 256,
         "norm": "pre",
+        "positions": "sinusoidal",
         "dropout": 0.0,
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,

@@ -6,15 +6,16 @@ are never changed. Leaves: `Choice`s. All other defaults are constants, in confi
     data.tokenizer              characters for short strings of ever new words (spelling, numbers, dates), else BPE
     data.source_tokenizer       where only one side is such strings, and the other has a closed vocabulary (phonemes)
     data.vocab_size             grows with the number of pairs
-    model.dropout               0.1 for predictable text: such strings, and text with a closed vocabulary
+    model.positions             rotary for predictable text: such strings, and text with a closed vocabulary
+    model.dropout               0.1 for predictable text
     training.label_smoothing    0 for predictable text
     training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text, with long sources less
     training.max_steps          more of them where a CPU has smaller batches
     training.learning_rate      inversely proportional to the width, proportional to the square root of the batch size
     translate.correct_spelling  where sources are made of words, of which few are new
 
-Those for training.tokens_per_batch, max_steps and learning_rate apply to the preset tiny only: the others have the
-paper's schedule, whose learning rate has its own rule.
+Those for model.positions and training.tokens_per_batch, max_steps and learning_rate apply to the preset tiny only: the
+others have the paper's schedule, whose learning rate has its own rule.
 """
 
 import math
@@ -29,7 +30,7 @@ Sections = Mapping[str, dict[str, Any]]  # settings by section, then by name
 
 CHOSEN = {  # the names of all settings that may be chosen, by section
     "data": ("tokenizer", "source_tokenizer"),
-    "model": ("dropout",),
+    "model": ("positions", "dropout"),
     "training": ("label_smoothing", "tokens_per_batch", "max_steps", "learning_rate"),
     "translate": ("correct_spelling",),
 }
@@ -73,7 +74,7 @@ def choose_settings(
     sides: Sequence[TextStatistics], settings: Sections, user: Sections, hardware: Hardware
 ) -> Iterator[Choice]:
     """The settings that depend on the text of source and target, each put into `settings` before the next is chosen."""
-    for choose in (_tokenizers, _dropout, _label_smoothing, _batch_size, _learning_rate, _spelling):
+    for choose in (_tokenizers, _positions, _dropout, _label_smoothing, _batch_size, _learning_rate, _spelling):
         for choice in choose(sides, settings, hardware):
             if choice.name not in user[choice.section]:
                 settings[choice.section][choice.name] = choice.value
@@ -132,6 +133,16 @@ def letters_warning(side: TextStatistics, tokens_per_text: float, vocab_size: in
 def _tokenizers(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
     if not tokenizer_is_set(settings["data"]):
         yield from choose_tokenizers(sides)
+
+
+def _positions(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
+    """Rotary where outputs depend on exact positions, unless other model settings rule it out; the paper's is kept."""
+    model, reason = settings["model"], _predictable(sides, settings)
+    width, heads = (model.get(name, ModelConfig.model_fields[name].default) for name in ("d_model", "heads"))
+    has_attention = model.get("mixer", "attention") == "attention" and model.get("d_k") is None
+    paper = TrainingConfig.model_validate(settings["training"]).schedule == "paper"
+    if reason and has_attention and width % (2 * heads) == 0 and not paper:
+        yield Choice("model", "positions", "rotary", reason)
 
 
 def _dropout(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
