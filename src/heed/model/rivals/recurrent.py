@@ -42,7 +42,7 @@ class Recurrence(nn.Module):
         width = config.d_model if causal else config.d_model // 2
         self.cell = cell(config.d_model, width, batch_first=True, bidirectional=not causal)
 
-    def train(self, mode: bool = True) -> "Recurrence":  # noqa: FBT001, FBT002 - as in nn.Module
+    def train(self, mode: bool = True) -> "Recurrence":
         """The cell stays in training mode, since cuDNN computes gradients in no other; it has no dropout."""
         super().train(mode)
         self.cell.train()
