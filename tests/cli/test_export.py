@@ -12,7 +12,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export")
     (folder / "pairs.tsv").write_text("a b c\tc b a\nb a\ta b\n" * 20)
     options = ["data.tokenizer=bytes", "data.vocab_size=259", "model.d_model=16", "model.d_ff=16", "model.heads=2"]
-    options += ["training.max_steps=2", "training.tokens_per_batch=50", "model.norm=post"]
+    options += ["training.max_steps=2", "training.tokens_per_batch=50", "model.norm=post", "model.positions=sinusoidal"]
     sets = [word for option in options for word in ("--set", option)]
     process = heed("train", "--pairs", f"{folder}/pairs.tsv", "--out", f"{folder}/run", "--cache", f"{folder}/c", *sets)
     assert process.returncode == 0, process.stderr
