@@ -54,12 +54,12 @@ def test_native_feed_forward_equals_the_models_in_value_and_gradient(
     model = nn.Sequential(part)
     use_native_feed_forward(model)
     assert isinstance(model[0], NativeFeedForward)
-    part.dropout = KnownDropout()
+    part.add_module("dropout", KnownDropout())
     model.train(is_training)
     x = torch.randn(3, 11, 40, requires_grad=True)
     inputs = [x, *part.parameters()]
     if not is_training:
-        part.dropout = nn.Identity()
+        part.add_module("dropout", nn.Identity())
     output, expected = model(x), part(x)
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
     grad_output = torch.randn(11, 3, 40).transpose(0, 1)

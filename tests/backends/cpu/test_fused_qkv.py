@@ -58,6 +58,7 @@ def test_self_attention_of_fused_qkv_equals_attention_with_the_same_dropout(caus
     torch.manual_seed(5)
     results = output_and_gradient(native_self_attention(qkv, pattern, 0.3))
     torch.manual_seed(5)
-    expected = output_and_gradient(native_attention(*qkv.unbind(1), pattern, 0.3))
+    queries, keys, values = qkv.unbind(1)
+    expected = output_and_gradient(native_attention(queries, keys, values, pattern, 0.3))
     torch.testing.assert_close(results, expected)
     assert not torch.allclose(results[0], native_self_attention(qkv, pattern, 0.0))
