@@ -59,7 +59,8 @@ for seed in $seeds; do
         if [ $size = best ]; then rate=$best_rate; else rate=$tiny_rate; fi
         [ "$size-s$seed" = best-s1 ] || background "student-$size-s$seed" heed train $text \
             --valid-pairs "$first/distilled/validation-1.jsonl" --preset tiny --config "$recipes/multi30k-$size.toml" \
-            $student --set training.learning_rate=$rate --set training.seed="$seed" --out "$out/student-$size-s$seed" --resume "$@"
+            $student --set training.learning_rate=$rate --set training.seed="$seed" \
+            --out "$out/student-$size-s$seed" --resume "$@"
     done
 done
 finish
