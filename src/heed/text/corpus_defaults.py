@@ -136,7 +136,7 @@ def _tokenizers(sides: Sequence[TextStatistics], settings: Sections, _: Hardware
 
 
 def _positions(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
-    """Rotary where outputs depend on exact positions, unless the schedule is the paper's or the model has no such heads."""
+    """Rotary where outputs depend on exact positions, unless the schedule is the paper's or the heads forbid it."""
     model, reason = settings["model"], _predictable(sides, settings)
     width, heads = (model.get(name, ModelConfig.model_fields[name].default) for name in ("d_model", "heads"))
     has_attention = model.get("mixer", "attention") == "attention" and model.get("d_k") is None
