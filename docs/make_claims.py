@@ -5,6 +5,7 @@
 
 copies the results of a folder that `heed claims` wrote and draws their charts, then writes each block between
 `<!-- claim: NAME -->` and `<!-- end -->`: statement, verdict, finding, numbers, chart and where they were measured.
+Results of full scale have a folder and blocks of their own: `<!-- claim: full/NAME -->`.
 """
 
 import re
@@ -19,7 +20,7 @@ from heed.claims.run import charts
 
 DOCS = Path(__file__).parent
 PAGE, RESULTS = DOCS / "claims.md", DOCS / "pictures" / "claims"
-MARKED = re.compile(r"(?<=<!-- claim: )(?P<name>[\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(?<=<!-- claim: )(?P<name>(full/)?[\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def page_text(page: str) -> str:
@@ -28,7 +29,8 @@ def page_text(page: str) -> str:
 
 
 def _block(name: str) -> str:
-    claim, result = CLAIMS[name], ClaimResult.read(RESULTS / f"{name}.json")
+    result = ClaimResult.read(RESULTS / f"{name}.json")
+    claim, folder = CLAIMS[result.claim], (RESULTS / name).parent.relative_to(DOCS)
     repeats = len(result.panels[0].series[0].values[0])
     scale = "" if result.scale == "small" else f" --scale {result.scale}"
     files = " --source … --target … --valid-source … --valid-target …" if claim.needs_corpus else ""
@@ -40,14 +42,14 @@ def _block(name: str) -> str:
         "",
     ]
     for picture, panel in zip(charts(result), result.panels, strict=True):
-        lines += [f"![{panel.y_label} by {panel.x_label}](pictures/claims/{picture})", "", *table(panel), ""]
+        lines += [f"![{panel.y_label} by {panel.x_label}]({folder}/{picture})", "", *table(panel), ""]
     lines += [f"- {note}" for note in result.notes] + ([""] if result.notes else [])
     corpus = f"text: {result.corpus}; " if result.corpus else ""
     lines += [
         _wrapped(
             f"Means of {repeats} repetitions (seeds, or measurements of time) with 95 % intervals; {corpus}"
             f"{result.hardware}; {result.date}; {result.seconds:.0f} s; "
-            f"`heed claims {name}{scale}{files}`."
+            f"`heed claims {claim.name}{scale}{files}`."
         ),
         "",
     ]
@@ -88,11 +90,13 @@ def _number(mean: float, half_width: float) -> str:
 def main() -> None:
     """Take over the results of a folder, if one is given, and write the page."""
     for folder in map(Path, sys.argv[1:]):
-        RESULTS.mkdir(parents=True, exist_ok=True)
         for file in folder.glob("*.json"):
-            shutil.copy(file, RESULTS / file.name)
-            for picture, svg in charts(ClaimResult.read(file)).items():
-                (RESULTS / picture).write_text(svg, encoding="utf-8")
+            result = ClaimResult.read(file)
+            recorded = RESULTS / "full" if result.scale == "full" else RESULTS
+            recorded.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, recorded / file.name)
+            for picture, svg in charts(result).items():
+                (recorded / picture).write_text(svg, encoding="utf-8")
     PAGE.write_text(page_text(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

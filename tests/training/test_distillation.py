@@ -177,6 +177,23 @@ def test_an_interrupted_distillation_resumes_and_gives_the_same_student(
         assert (whole.folder / name).read_bytes() == (resumed.folder / name).read_bytes()
 
 
+def test_translations_that_repeat_themselves_are_left_out_and_counted(
+    teachers: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synthetic_pairs, "repeats_itself", lambda text, original: text > original)
+    listener = RecordingListener()
+    heed.distil(*teachers, out=tmp_path / "student", settings=SETTINGS, listener=listener)
+    left_out = 0
+    for number in (1, 2):
+        pairs = rows(tmp_path / f"student/distilled/training-{number}.jsonl")
+        kept = [target for _, target in rows(tmp_path / f"student/distilled/translated-{number}.jsonl")]
+        whole = whole_translations(*teachers, sources=[source for source, _ in pairs])
+        assert kept == ["" if text > target else text for text, (_, target) in zip(whole, pairs, strict=True)]
+        left_out += sum(text > target for text, (_, target) in zip(whole, pairs, strict=True))
+    assert left_out > 0
+    assert f"translations left out because they repeat themselves: {left_out}" in listener.notes
+
+
 def test_truncated_translations_are_left_out_and_counted(teachers: list[Path], tmp_path: Path) -> None:
     listener, settings = RecordingListener(), {**SETTINGS, "search.max_length": 1}
     run = heed.distil(*teachers, out=tmp_path / "student", settings=SETTINGS, listener=listener)
@@ -185,7 +202,7 @@ def test_truncated_translations_are_left_out_and_counted(teachers: list[Path], t
     heed.train(pairs=run.folder / "distilled/training-1.jsonl", settings=settings, out=short)
     heed.distil(short, out=tmp_path / "other", settings=settings, listener=listener)
     (note,) = (note for note in listener.notes if "reached the length limit" in note)
-    count = int(note.partition(" ")[0])
+    count = int(note.rpartition(" ")[2])
     assert sum(not target for _, target in rows(tmp_path / "other/distilled/translated-1.jsonl")) == count > 0
 
 

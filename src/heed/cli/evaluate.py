@@ -39,6 +39,7 @@ from heed.cli.output import (
     write_card,
 )
 from heed.errors import DataError
+from heed.evaluation.repetition import repeats_itself
 from heed.text.corpus import Corpus, read_lines, read_pairs
 from heed.training.corpora import PairFileOptions
 
@@ -109,6 +110,7 @@ def evaluate(
         lines["hypothesis"], counts = _translated(translator, lines["source"], by_default=split is None)
         if out is not None:
             out.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
+    counts["repetitive"] = _count_repetitive(lines)
     result = _score(lines, tokenize, resamples, show)
     if as_json:
         inputs = {"model": None if model is None else str(model), **paths}
@@ -187,6 +189,19 @@ def _translated(translator: "Translator", sources: list[str], *, by_default: boo
     lines = [" ".join(translation.text.splitlines()) for translation in translations]
     names = ("truncated", "split", "normalized", "corrected")
     return lines, {name: getattr(counts, name) for name in names}
+
+
+def _count_repetitive(lines: Lines) -> int:
+    """How many translations repeat themselves, unlike their references; prints a note if there are any."""
+    repetitive = sum(map(repeats_itself, lines["hypothesis"], lines["reference"]))
+    if repetitive:
+        print_notes(
+            [
+                f"{repetitive:,} of {len(lines['reference']):,} translations repeat the same words or letters again and "
+                "again, unlike their references; a lower search.length_penalty or search.no_repeat_ngram=4 may help"
+            ]
+        )
+    return repetitive
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,8 @@ class TrainingProgress(Listener):
                 f"  {result.truncated:,} of {result.outputs:,} translations are truncated at the length limit: raise "
                 "search.max_length, unless the model still repeats itself"
             )
+        if result.repetitive:
+            self.note(f"  {result.repetitive:,} of {result.outputs:,} translations repeat themselves")
         if result.sample is not None:
             source, reference, translation = result.sample
             for name, text in (("source", source), ("reference", reference), ("output", translation)):

@@ -51,6 +51,7 @@ class Validation:
     metric: str = "bleu"  # one of METRICS
     outputs: int = 0  # translations made for the score
     truncated: int = 0  # of these, translations that the length limit ended
+    repetitive: int = 0  # of these, translations that repeat themselves, unlike their reference
     exact: int = 0  # of these, translations equal to their reference
 
     @property

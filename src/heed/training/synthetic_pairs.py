@@ -6,11 +6,14 @@ Translating takes a while, so an unfinished file is continued after its last com
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from heed.evaluation.repetition import repeats_itself
 from heed.inference.open import load
+from heed.inference.translation import Translation
 from heed.inference.translator import Translator
 from heed.text.corpus import Corpus, Pair, read_pairs
 from heed.text.prepare import SurveyedCorpora
@@ -51,42 +54,48 @@ def translate_corpora(
         listener.note(
             f"translating the {side} with {' + '.join(map(str, models))}, backend {translator.backend.choice}"
         )
-        truncated = 0
+        left_out: Counter[str] = Counter()
         for file, (corpus, survey) in zip(files, surveyed, strict=True):
             if not file.exists():
-                truncated += _translate_corpus(translator, corpus, survey.pairs, file, reverse, listener)
-        if truncated:
-            listener.note(f"{truncated:,} translations reached the length limit and are left out")
+                left_out += _translate_corpus(translator, corpus, survey.pairs, file, reverse, listener)
+        for reason, count in left_out.items():
+            listener.note(f"translations left out because they {reason}: {count:,}")
     return [str(file) for file in files]
 
 
 def _translate_corpus(
     translator: Translator, corpus: Corpus, total: int, file: Path, reverse: bool, listener: Listener
-) -> int:
-    """Append translations to an unfinished file until it is complete; returns how many were truncated.
+) -> "Counter[str]":
+    """Append translations to an unfinished file until it is complete; returns how many were left out, by reason.
 
-    A truncated translation is written as an empty one: training leaves it out, and the lines stay aligned.
+    A translation that is left out is written as an empty one: training skips it, and the lines stay aligned.
     """
-    unfinished, truncated = _unfinished(file), 0
+    unfinished = _unfinished(file)
+    left_out: Counter[str] = Counter()
     done = _complete_lines(unfinished)
     pairs = islice(read_pairs(corpus), done, None)
     size = _CHUNK if translator.backend.choice.device == "cpu" else _GPU_CHUNK
     while chunk := list(islice(pairs, size)):
         listener.work("translating", done, total)
         results = translator.translate([pair.target if reverse else pair.source for pair in chunk], align=False)
-        texts = ["" if result.truncated else result.text for result in results]
-        _append(
-            unfinished,
-            (
-                Pair(text, pair.target, 0) if reverse else Pair(pair.source, text, 0)
-                for pair, text in zip(chunk, texts, strict=True)
-            ),
-        )
-        truncated += sum(result.truncated for result in results)
+        rows = []
+        for pair, result in zip(chunk, results, strict=True):
+            reason = _why_left_out(result, pair.source if reverse else pair.target)
+            left_out.update([reason] if reason else [])
+            text = "" if reason else result.text
+            rows.append(Pair(text, pair.target, 0) if reverse else Pair(pair.source, text, 0))
+        _append(unfinished, rows)
         done += len(chunk)
     listener.work("translating", done, total)
     unfinished.replace(file)
-    return truncated
+    return left_out
+
+
+def _why_left_out(result: Translation, original: str) -> str:
+    """Why a translation is unfit for training; empty if it is fit. A student of repetitions repeats itself more."""
+    if result.truncated:
+        return "reached the length limit"
+    return "repeat themselves" if repeats_itself(result.text, original) else ""
 
 
 def _files(surveyed: SurveyedCorpora, folder: Path, name: str) -> list[Path]:

@@ -145,7 +145,7 @@ def _validate(
     improved = after.best_step == progress.step
     entry = {"step": progress.step, "validation_loss": result.loss, result.metric: result.score, "best": improved}
     if result.outputs:
-        entry |= {"outputs": result.outputs, "truncated": result.truncated, "exact": result.exact}
+        entry |= {name: getattr(result, name) for name in ("outputs", "truncated", "repetitive", "exact")}
     if journal is not None:
         journal.write({**entry, "sample": result.sample})
     listener.validation(progress.step, result, improved)

@@ -10,6 +10,7 @@ from heed.config import DataConfig, RunConfig
 from heed.decoding.engine import Engine
 from heed.errors import ConfigError, DataError
 from heed.evaluation.metrics import bleu
+from heed.evaluation.repetition import repeats_itself
 from heed.inference.translator import Translator
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
@@ -103,6 +104,8 @@ class TranslationValidator:
         references = [reference for _, reference in samples]
         score = bleu(translations, references)
         exact = sum(text.strip() == reference.strip() for text, reference in zip(translations, references, strict=True))
+        repetitive = sum(map(repeats_itself, translations, references))
         loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._group)
         sample = (source, reference, translations[index])
-        return Validation(loss, score, sample, outputs=len(results), truncated=truncated, exact=exact)
+        counts = {"outputs": len(results), "truncated": truncated, "repetitive": repetitive, "exact": exact}
+        return Validation(loss, score, sample, **counts)
