@@ -67,7 +67,12 @@ def test_only_short_strings_of_new_words_are_tokenised_by_character(
 
 
 def test_sentences_keep_the_regularisation_of_the_preset() -> None:
-    assert chosen(SENTENCES, SENTENCES) == {"tokenizer": "bpe", "learning_rate": 5e-3, "correct_spelling": True}
+    assert chosen(SENTENCES, SENTENCES) == {
+        "tokenizer": "bpe",
+        "positions": "rotary",
+        "learning_rate": 5e-3,
+        "correct_spelling": True,
+    }
 
 
 @pytest.mark.parametrize("side", [SHORT_STRINGS, CLOSED])
@@ -76,13 +81,11 @@ def test_predictable_text_is_regularised_less_and_learned_more_slowly(side: Text
     assert (values["dropout"], values["label_smoothing"], values["learning_rate"]) == (0.1, 0.0, 5e-3)
 
 
-@pytest.mark.parametrize("side", [SHORT_STRINGS, CLOSED])
-def test_predictable_text_gets_rotary_positions_where_the_model_allows_them(side: TextStatistics) -> None:
-    assert chosen(side, side)["positions"] == "rotary"
-    assert "positions" not in chosen(SENTENCES, SENTENCES)
-    assert "positions" not in chosen(side, side, schedule="paper")
+def test_positions_are_rotary_where_the_model_allows_them() -> None:
+    assert all(chosen(side, side)["positions"] == "rotary" for side in (SENTENCES, SHORT_STRINGS, CLOSED))
+    assert "positions" not in chosen(SENTENCES, SENTENCES, schedule="paper")
     unfit: list[dict[str, Any]] = [{"heads": 128}, {"mixer": "lstm"}, {"d_k": 4}, {"positions": "learned"}]
-    assert not any("positions" in chosen(side, side, user={"model": model}) for model in unfit)
+    assert not any("positions" in chosen(SENTENCES, SENTENCES, user={"model": model}) for model in unfit)
 
 
 def test_spelling_is_corrected_where_few_source_words_are_new() -> None:

@@ -26,7 +26,7 @@ from heed.training.step_log import JOURNAL, Listener, read_journal
 RUNS = "runs.jsonl"
 TOKENIZER = "bpe"
 _GROUPS = 5  # of sentences by length
-_POSITIONS = {"model.positions": "sinusoidal"}  # the paper's, also on text for which heed train chooses rotary ones
+_POSITIONS = {"model.positions": "sinusoidal"}  # the paper's; heed train would choose rotary ones
 
 
 @dataclass(frozen=True)

@@ -195,12 +195,11 @@ def _count_repetitive(lines: Lines) -> int:
     """How many translations repeat themselves, unlike their references; prints a note if there are any."""
     repetitive = sum(map(repeats_itself, lines["hypothesis"], lines["reference"]))
     if repetitive:
-        print_notes(
-            [
-                f"{repetitive:,} of {len(lines['reference']):,} translations repeat the same words or letters again and "
-                "again, unlike their references; a lower search.length_penalty or search.no_repeat_ngram=4 may help"
-            ]
+        note = (
+            f"{repetitive:,} of {len(lines['reference']):,} translations repeat the same words or letters, unlike their "
+            "references; a lower search.length_penalty or search.no_repeat_ngram=4 may help"
         )
+        print_notes([note])
     return repetitive
 
 

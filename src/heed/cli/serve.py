@@ -108,8 +108,10 @@ def _serve(
     if not hasattr(os, "fork"):
         raise ConfigError("heed serve needs fork(), which Linux and macOS have; on Windows, use WSL")
     from heed.serving.limits import ApiKeys  # noqa: PLC0415
+    from heed.serving.metrics import RequestMetrics  # noqa: PLC0415
     from heed.serving.processes import ForkServer, exclude_from_collections  # noqa: PLC0415
-    from heed.serving.security_middleware import check_addresses, with_middleware  # noqa: PLC0415 - slow to import
+    from heed.serving.quick_refusals import QuickRefusals  # noqa: PLC0415 - slow to import
+    from heed.serving.security_middleware import HeadCheck, check_addresses, with_middleware  # noqa: PLC0415
     from heed.serving.server import bind, run  # noqa: PLC0415
     from heed.serving.worker_proxy import WorkerProxy  # noqa: PLC0415
 
@@ -124,9 +126,11 @@ def _serve(
     exclude_from_collections()
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    metrics = RequestMetrics()
     return run(
-        with_middleware(worker, settings, api_keys, worker.admission.rejection),
+        with_middleware(worker, settings, api_keys, worker.admission.rejection, metrics),
         worker.admission,
+        QuickRefusals(worker.admission, HeadCheck.of(settings), metrics),
         settings,
         listening,
         lambda: typer.echo("\n".join((f"heed serves on {address}", *notes)), err=True),

@@ -54,11 +54,15 @@ _DEFAULT_PORTS = (":80", ":443")
 
 
 def with_middleware(
-    app: ASGIApp, config: ServeConfig, keys: ApiKeys | None, rejection: Callable[[], HttpError | None]
+    app: ASGIApp,
+    config: ServeConfig,
+    keys: ApiKeys | None,
+    rejection: Callable[[], HttpError | None],
+    metrics: RequestMetrics | None = None,
 ) -> ASGIApp:
     """Wrap an application in its middleware. rejection: returns the error for new requests while busy, else None."""
-    head_check = HeadCheck(config.header_bytes, allowed_host_names(config), CorsPolicy(config.allowed_origins))
-    middleware = SecurityMiddleware(RequestMiddleware(app, config, keys, rejection), RequestMetrics(), head_check)
+    inner = RequestMiddleware(app, config, keys, rejection)
+    middleware = SecurityMiddleware(inner, metrics or RequestMetrics(), HeadCheck.of(config))
     return behind_proxies(middleware, config.trusted_proxies)
 
 
@@ -158,6 +162,10 @@ class HeadCheck:
     hosts: frozenset[str] | None
     cors: CorsPolicy
 
+    @classmethod
+    def of(cls, config: ServeConfig) -> "HeadCheck":
+        return cls(config.header_bytes, allowed_host_names(config), CorsPolicy(config.allowed_origins))
+
     def rejection(self, scope: Scope) -> HttpError | None:
         """The error for a rejected request, else None."""
         size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
@@ -192,11 +200,7 @@ class SecurityMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)  # pages set their own content security policy
-                headers.setdefault("Cache-Control", "no-store")
-                headers.update(self._head_check.cors.response_headers(scope))
+                add_security_headers(MutableHeaders(scope=message), self._head_check.cors.response_headers(scope))
             await send(message)
 
         try:
@@ -218,6 +222,14 @@ class SecurityMiddleware:
                 requests = self._metrics.lines() + gauge_lines(process_gauges())
                 scope = {**scope, "state": {**scope.get("state", {}), "requests": requests}}
             await self._app(scope, receive, send)
+
+
+def add_security_headers(headers: MutableHeaders, cors: dict[str, str]) -> None:
+    """Add the headers of every response. cors: those that let a page of an allowed origin read it."""
+    for name, value in HEADERS.items():
+        headers.setdefault(name, value)  # pages set their own content security policy
+    headers.setdefault("Cache-Control", "no-store")
+    headers.update(cors)
 
 
 def _origin_host(origin: bytes) -> str:

@@ -29,6 +29,7 @@ from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
 from heed.serving.http_errors import log_only_heed_errors
 from heed.serving.limits import Admission
+from heed.serving.quick_refusals import QuickRefusals
 from heed.serving.security_middleware import HEADERS
 
 _GRACE_NEW = 0.3  # seconds after the signal in which new connections still get a 503
@@ -74,12 +75,17 @@ def connection_limit(requested: int) -> int:
 
 
 def run(
-    app: ASGIApp, admission: Admission, config: ServeConfig, listening: socket.socket, ready: Callable[[], None]
+    app: ASGIApp,
+    admission: Admission,
+    quick_refusals: QuickRefusals,
+    config: ServeConfig,
+    listening: socket.socket,
+    ready: Callable[[], None],
 ) -> int:
     """Serve until a signal; return the exit code."""
     settings = uvicorn.Config(
         app,
-        http=_protocol(config.read_timeout, connection_limit(config.connections)),
+        http=_protocol(config.read_timeout, connection_limit(config.connections), quick_refusals),
         loop="asyncio",
         ws="none",
         lifespan="on",
@@ -143,9 +149,14 @@ class _Server(uvicorn.Server):
                 signal.signal(sig, handler)
 
 
-def _protocol(read_timeout: float, max_connections: int) -> type[H11Protocol]:
+def _protocol(read_timeout: float, max_connections: int, quick_refusals: QuickRefusals) -> type[H11Protocol]:
     """A protocol class for uvicorn, with its own table of idle connections."""
-    attributes = {"read_timeout": read_timeout, "max_connections": max_connections, "idle": {}}
+    attributes = {
+        "read_timeout": read_timeout,
+        "max_connections": max_connections,
+        "quick_refusals": quick_refusals,
+        "idle": {},
+    }
     return type("BoundedProtocol", (_Protocol,), attributes)
 
 
@@ -154,6 +165,7 @@ class _Protocol(H11Protocol):
 
     read_timeout: float  # seconds
     max_connections: int
+    quick_refusals: QuickRefusals
     idle: ClassVar[dict["_Protocol", None]]  # connections without an active request, longest idle first
     _read_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
@@ -190,7 +202,7 @@ class _Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and start or stop the timer for complete headers."""
-        if self.transport.is_closing() or self._is_closing:
+        if self.transport.is_closing() or self._is_closing or self._refuse_quickly(data):
             return
         super().data_received(data)
         if self.conn.their_state is h11.ERROR:
@@ -203,6 +215,20 @@ class _Protocol(H11Protocol):
             self._read_timer = self.loop.call_later(self.read_timeout, self.transport.close)
         self._update_idle()
         self._discard(len(data))
+
+    def _refuse_quickly(self, data: bytes) -> bool:
+        """Answer a request that the server is too busy for, if these bytes are the whole of it; whether they were."""
+        is_between_requests = self.conn.states == {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}
+        if not is_between_requests or self.conn.trailing_data[0] or self.flow.write_paused:
+            return False
+        if (response := self.quick_refusals.response(data, self.server_state.default_headers)) is None:
+            return False
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+        self.transport.write(response)
+        self.on_response_complete()
+        return True
 
     def _discard(self, size: int) -> None:
         """Count bytes of a body that arrive after its response."""

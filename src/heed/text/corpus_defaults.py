@@ -6,7 +6,7 @@ are never changed. Leaves: `Choice`s. All other defaults are constants, in confi
     data.tokenizer              characters for short strings of ever new words (spelling, numbers, dates), else BPE
     data.source_tokenizer       where only one side is such strings, and the other has a closed vocabulary (phonemes)
     data.vocab_size             grows with the number of pairs
-    model.positions             rotary for predictable text: such strings, and text with a closed vocabulary
+    model.positions             rotary where the model allows them
     model.dropout               0.1 for predictable text
     training.label_smoothing    0 for predictable text
     training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text, with long sources less
@@ -135,14 +135,14 @@ def _tokenizers(sides: Sequence[TextStatistics], settings: Sections, _: Hardware
         yield from choose_tokenizers(sides)
 
 
-def _positions(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
-    """Rotary where outputs depend on exact positions, unless the schedule is the paper's or the heads forbid it."""
-    model, reason = settings["model"], _predictable(sides, settings)
+def _positions(_: Sequence[TextStatistics], settings: Sections, __: Hardware) -> Iterator[Choice]:
+    """Rotary, unless the schedule is the paper's or the heads forbid it."""
+    model = settings["model"]
     width, heads = (model.get(name, ModelConfig.model_fields[name].default) for name in ("d_model", "heads"))
     has_attention = model.get("mixer", "attention") == "attention" and model.get("d_k") is None
     paper = TrainingConfig.model_validate(settings["training"]).schedule == "paper"
-    if reason and has_attention and width % (2 * heads) == 0 and not paper:
-        yield Choice("model", "positions", "rotary", reason)
+    if has_attention and width % (2 * heads) == 0 and not paper:
+        yield Choice("model", "positions", "rotary", "a small model needs fewer steps than with sinusoidal ones")
 
 
 def _dropout(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
