@@ -14,7 +14,7 @@ def test_distil_trains_a_student_and_resumes(train_options: list[str], tmp_path:
     distilled = heed(*command)
     assert distilled.returncode == 0, distilled.stderr
     assert f"translating the sources with {teacher}, backend" in distilled.stderr
-    assert "translations reached the length limit and are left out" in distilled.stderr
+    assert "translations left out because they reached the length limit: " in distilled.stderr
     assert f"done after step 4: the model of step 4 is in {student}" in distilled.stderr
     again = heed(*command)
     assert again.returncode == 2

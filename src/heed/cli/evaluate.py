@@ -5,19 +5,19 @@ and texts. Leaves: tables or one JSON object on standard output, and the scores 
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from heed.cli import options
+from heed.cli.evaluate_tasks import evaluate_task
 from heed.cli.options import (
     EnsembleOption,
     SplitOption,
@@ -40,7 +40,7 @@ from heed.cli.output import (
 )
 from heed.errors import DataError
 from heed.evaluation.repetition import repeats_itself
-from heed.text.corpus import Corpus, read_lines, read_pairs
+from heed.text.corpus import read_lines
 from heed.training.corpora import PairFileOptions
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ TokenizeOption = Annotated[
     ),
 ]
 Lines = dict[str, list[str]]  # by "source", "reference", "hypothesis" and "against"
-_MAX_LABELS = 20  # of a confusion matrix that is printed
 
 
 def evaluate(
@@ -97,8 +96,7 @@ def evaluate(
     files = {name: path for name, path in paths.items() if path is not None}
     if text is not None or pairs is not None:
         reading = PairFileOptions(source_key, target_key, columns, pairs_format)
-        labelled = None if pairs is None else replace(reading.corpora([pairs])[0], labelled=True)
-        _evaluate_task(model, text, labelled, files, resamples, as_json=as_json, card=card)
+        evaluate_task(model, text, pairs, reading, files, resamples, as_json=as_json, card=card)
         return
     search, settings = decoding_settings(set_, split)
     _check_options(model, files, out, settings | search)
@@ -196,8 +194,8 @@ def _count_repetitive(lines: Lines) -> int:
     repetitive = sum(map(repeats_itself, lines["hypothesis"], lines["reference"]))
     if repetitive:
         note = (
-            f"{repetitive:,} of {len(lines['reference']):,} translations repeat the same words or letters, unlike their "
-            "references; a lower search.length_penalty or search.no_repeat_ngram=4 may help"
+            f"{repetitive:,} of {len(lines['reference']):,} translations repeat the same words or letters, unlike "
+            "their references; a lower search.length_penalty or search.no_repeat_ngram=4 may help"
         )
         print_notes([note])
     return repetitive
@@ -281,81 +279,3 @@ def _disagreement(lines: Lines, disagreement: "Disagreement") -> Group:
         f"\nline {disagreement.index + 1:,}: chrF2 {disagreement.this:.1f} (this), {disagreement.other:.1f} (other)"
     )
     return Group(Text(heading), texts)
-
-
-def _evaluate_task(
-    model: Path | None,
-    text: str | None,
-    labelled: Corpus | None,
-    others: Mapping[str, str],
-    resamples: int,
-    *,
-    as_json: bool,
-    card: bool,
-) -> None:
-    """Score a language model on texts, or a classifier on labelled texts. others: files of translation options."""
-    excess = [f"--{name}" for name in others] + (["--pairs"] if text is not None and labelled is not None else [])
-    if excess:
-        raise DataError(f"{excess[0]} cannot be combined with {'--text' if text is not None else '--pairs'}")
-    if model is None:
-        raise DataError("expected a model folder to evaluate")
-    if labelled is not None:
-        _evaluate_classifier(model, labelled, resamples, as_json=as_json, card=card)
-    elif text is not None:
-        _evaluate_language_model(model, text, resamples, as_json=as_json, card=card)
-
-
-def _evaluate_language_model(model: Path, path: str, resamples: int, *, as_json: bool, card: bool) -> None:
-    from heed.evaluation.task_metrics import language_model_scores  # noqa: PLC0415
-    from heed.inference.generator import Generator  # noqa: PLC0415 - torch takes seconds to import
-
-    texts = [line for line in read_lines(path) if line]
-    log_probs = Generator.open(model).token_scores(texts)
-    totals, lengths = [sum(text) for text in log_probs], [len(text) for text in log_probs]
-    scores = language_model_scores(totals, lengths, texts, resamples)
-    _print_task(model, path, len(texts), scores, {}, as_json=as_json)
-    if card:
-        write_card(model, Path(path).name, (texts, []), scores)
-
-
-def _evaluate_classifier(model: Path, corpus: Corpus, resamples: int, *, as_json: bool, card: bool) -> None:
-    from heed.evaluation.task_metrics import classification_scores, confusion_matrix  # noqa: PLC0415
-    from heed.inference.classifier import Classifier  # noqa: PLC0415 - torch takes seconds to import
-
-    rows = list(read_pairs(corpus))
-    labelled = [pair for pair in rows if pair.source and pair.target]
-    if skipped := len(rows) - len(labelled):
-        print_notes([f"{skipped:,} of {len(rows):,} rows have no text or no label and are not scored"])
-    texts, labels = [pair.source for pair in labelled], [pair.target for pair in labelled]
-    classifier = Classifier.open(model)
-    predicted = [prediction.label for prediction in classifier.classify(texts)]
-    scores = classification_scores(predicted, labels, classifier.labels, resamples)
-    matrix = confusion_matrix(predicted, labels, classifier.labels).tolist()
-    more = {"labels": list(classifier.labels), "confusion": matrix}
-    _print_task(model, str(corpus.pairs), len(texts), scores, more, as_json=as_json)
-    if not as_json and len(classifier.labels) <= _MAX_LABELS:
-        table = _confusion_table(classifier.labels, matrix)
-        output_console().print("\nconfusion matrix; rows: true label, columns: predicted label", table, sep="\n")
-    if card:
-        write_card(model, Path(str(corpus.pairs)).name, (texts, labels), scores)
-
-
-def _print_task(
-    model: Path, path: str, texts: int, scores: "list[Score]", more: dict[str, object], *, as_json: bool
-) -> None:
-    if as_json:
-        document = {"model": str(model), "test_set": path, "texts": texts, "scores": scores_as_json(scores), **more}
-        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
-        return
-    table = interval_table(scores, digits=2 if more else 4)
-    output_console().print(Text(f"{model} on {path}, {texts:,} texts"), table, signature_table(scores), sep="\n")
-
-
-def _confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("")
-    for label in labels:
-        table.add_column(Text(label), justify="right")
-    for label, row in zip(labels, matrix, strict=True):
-        table.add_row(Text(label), *(f"{count:,}" for count in row))
-    return table
