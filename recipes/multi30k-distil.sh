@@ -65,9 +65,23 @@ for seed in $seeds; do
 done
 finish
 
+# The length penalty of the students is chosen on the validation text: the teachers' makes some of them repeat themselves.
+penalties="0.6 1.0 1.4"
 for size in tiny best; do
     for seed in $seeds; do
-        echo "student-$size-s$seed, validation text:"
-        heed evaluate "$out/student-$size-s$seed" --source "$corpus/val.en" --reference "$corpus/val.de" --tokenize none
+        for penalty in $penalties; do
+            background "student-$size-s$seed-penalty-$penalty" heed evaluate "$out/student-$size-s$seed" --no-card \
+                --source "$corpus/val.en" --reference "$corpus/val.de" --tokenize none \
+                --set search.length_penalty="$penalty"
+        done
+    done
+done
+finish
+for size in tiny best; do
+    for penalty in $penalties; do
+        for seed in $seeds; do
+            bleu=$(sed -n 's/^ *BLEU ↑ *\([0-9.]*\).*/\1/p' "$out/student-$size-s$seed-penalty-$penalty.log")
+            echo "student-$size-s$seed, length penalty $penalty: BLEU $bleu on the validation text"
+        done
     done
 done

@@ -217,6 +217,9 @@ class DataConfig(Settings):
     source_noise: Probability = Field(
         0.0, description="Share of the letters that is misspelt in half of the training sources, anew in every epoch."
     )
+    word_pairs: bool = Field(
+        default=False, description="Also train on single words and their translations, found in the training text."
+    )
     hold_out: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Pairs held out for validation; none: 5 %, at most 1,000, unless there is validation text."
     )
@@ -228,8 +231,9 @@ class DataConfig(Settings):
         for kind in self.tokenizer_types:
             if self.bpe_dropout and kind != "bpe":
                 raise ConfigError(f"bpe_dropout = {self.bpe_dropout} needs tokenizer = 'bpe', found {kind!r}")
-        if self.source_noise and self.task != "translate":
-            raise ConfigError(f"source_noise = {self.source_noise} does not apply to task = {self.task!r}")
+        for name in ("source_noise", "word_pairs"):
+            if getattr(self, name) and self.task != "translate":
+                raise ConfigError(f"{name} = {getattr(self, name)} does not apply to task = {self.task!r}")
         return self
 
     @property

@@ -69,6 +69,7 @@ def test_only_short_strings_of_new_words_are_tokenised_by_character(
 def test_sentences_keep_the_regularisation_of_the_preset() -> None:
     assert chosen(SENTENCES, SENTENCES) == {
         "tokenizer": "bpe",
+        "word_pairs": True,
         "positions": "rotary",
         "learning_rate": 5e-3,
         "correct_spelling": True,
@@ -93,6 +94,13 @@ def test_spelling_is_corrected_where_few_source_words_are_new() -> None:
     for source in (replace(SENTENCES, new_words=0.11), SHORT_STRINGS, CHINESE):
         assert "correct_spelling" not in chosen(source, SENTENCES)
     assert "correct_spelling" not in chosen(SENTENCES, SENTENCES, user={"data": {"tokenizer": "characters"}})
+
+
+def test_sentences_of_a_natural_language_are_trained_on_beside_pairs_of_words() -> None:
+    assert chosen(replace(SENTENCES, new_words=0.3), SENTENCES)["word_pairs"] is True
+    for other in (SHORT_STRINGS, CLOSED, CHINESE):
+        assert "word_pairs" not in chosen(other, SENTENCES)
+        assert "word_pairs" not in chosen(SENTENCES, other)
 
 
 def test_on_a_cpu_predictable_text_gets_more_and_smaller_batches() -> None:
@@ -122,7 +130,11 @@ def test_a_gpu_gets_larger_batches() -> None:
 
 
 def test_the_schedule_of_the_paper_has_its_own_learning_rate_and_batches() -> None:
-    assert chosen(SENTENCES, SENTENCES, on_gpu=True, schedule="paper").keys() == {"tokenizer", "correct_spelling"}
+    assert chosen(SENTENCES, SENTENCES, on_gpu=True, schedule="paper").keys() == {
+        "tokenizer",
+        "word_pairs",
+        "correct_spelling",
+    }
 
 
 def test_settings_of_the_user_are_never_changed() -> None:

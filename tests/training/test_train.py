@@ -1,6 +1,7 @@
 """`heed.train`: training from Python, with the results of the command line."""
 
 import io
+import json
 import logging
 import random
 import signal
@@ -24,6 +25,7 @@ from heed.text.lexicon import Lexicon
 from heed.text.normalization import TextStyle
 from heed.training.step_log import StepReport, Validation, read_journal
 from tests.cli.command import heed as command
+from tests.text.test_word_pairs import sentences
 
 SETTINGS: dict[str, Any] = {
     "model.d_model": 16,
@@ -278,6 +280,29 @@ def test_a_model_folder_has_the_words_of_its_training_sources_where_spelling_is_
         settings = {**SETTINGS, "training.max_steps": 1, "translate.correct_spelling": correct}
         run = heed.train(**texts, out=tmp_path / f"{correct}", cache=cache, settings=settings)
         assert read_model_folder(run.folder).lexicon == (Lexicon.from_texts(sources) if correct else None)
+
+
+def test_word_pairs_are_further_training_pairs_and_change_nothing_else(tmp_path: Path, cache: Path) -> None:
+    corpus, runs, recorder = tmp_path / "pairs.tsv", {}, Recorder()
+    corpus.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in sentences(300)))
+    for word_pairs in (True, False):
+        settings = {**SETTINGS, "data.word_pairs": word_pairs, "data.hold_out": 40, "translate.correct_spelling": True}
+        out = tmp_path / f"{word_pairs}"
+        runs[word_pairs] = heed.train(pairs=corpus, out=out, settings=settings, cache=cache, listener=recorder)
+    file = tmp_path / "True/word-pairs.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {"source": "dog.", "target": "Hund."} in rows
+    assert {"source": "Red.", "target": "Rot."} in rows
+    assert f"{file}: kept {len(rows)} of {len(rows)}: 0 empty, 0 longer than 256 tokens" in recorder.notes
+    assert not (tmp_path / "False/word-pairs.jsonl").exists()
+    with_words, without = (read_model_folder(runs[word_pairs].folder) for word_pairs in (True, False))
+    assert with_words.weights_sum() != without.weights_sum()
+    assert with_words.lexicon == without.lexicon
+    for name in ("texts", "trigrams", "lengths", "style"):
+        assert with_words.trained[name] == without.trained[name]
+    resumed = heed.train(out=tmp_path / "True", resume=True, settings={"training.max_steps": 8}, cache=cache)
+    assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+    assert resumed.history[-1]["step"] == 8
 
 
 def test_many_pairs_over_the_token_limit_and_words_split_into_letters_are_warned_of(

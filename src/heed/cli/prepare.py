@@ -31,13 +31,8 @@ def prepare(
     """Train the tokenizer and tokenise the text into the cache, for `heed train` to use."""
     from heed.cli.train import TrainingProgress  # noqa: PLC0415 - torch takes seconds to import
     from heed.config import DataConfig  # noqa: PLC0415
-    from heed.training.run_inputs import (  # noqa: PLC0415
-        prepare_texts,
-        survey_all,
-        train_tokenizers,
-        with_tokenizers,
-        with_validation,
-    )
+    from heed.training.run_inputs import prepare_texts, train_tokenizers, with_text_settings  # noqa: PLC0415
+    from heed.training.run_texts import WORD_PAIRS, survey_all, with_validation, with_word_pairs  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
 
     settings = merge_settings(*setting_layers(config, from_options(set_), task, source_language, target_language))
@@ -55,13 +50,15 @@ def prepare(
         training, validation = (
             survey_all([task_spec.corpus(corpus, data) for corpus in split], progress.work) for split in corpora
         )
-        data = with_tokenizers(data, settings, training, progress)
+        data = with_text_settings(data, settings, training, progress)
         training, validation = with_validation(training, validation, data, progress)
         data = task_spec.complete_data_config(data, (corpus for corpus, _ in training))
         tokenizers = train_tokenizers(training, data, task_spec.sides, folder, progress)
         sizes = ", ".join(f"{tokenizer.vocab_size:,}" for tokenizer in dict.fromkeys(tokenizers))
         progress.note(f"vocabulary: {sizes} tokens")
         encoders = task_spec.encoders(tokenizers, data)
+        if data.word_pairs:
+            training = with_word_pairs(training, folder / f"{training[0][1].digest[:16]}-{WORD_PAIRS}", progress)
         for surveyed in filter(None, (training, validation)):
             prepared = prepare_texts(surveyed, encoders, data.max_tokens, folder, progress.work)
             for line in (*prepared.notes, *prepared.corpora):

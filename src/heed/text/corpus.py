@@ -11,10 +11,12 @@ nothing of tokens.
 import functools
 import hashlib
 import itertools
+import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from heed.errors import DataError
@@ -308,3 +310,11 @@ def _read_raw_lines(path: str) -> Iterator[bytes]:
                     yield raw
         except (OSError, EOFError) as error:
             raise DataError(f"{location(path, line + 1)}: cannot be read from here on: {error}") from error
+
+
+def append_pairs(file: Path, pairs: Iterable[Pair]) -> None:
+    """Write pairs to the end of a JSON Lines file, which is created if it does not exist."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as lines:
+        for pair in pairs:
+            lines.write(json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False) + "\n")

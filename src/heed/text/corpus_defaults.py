@@ -6,6 +6,7 @@ are never changed. Leaves: `Choice`s. All other defaults are constants, in confi
     data.tokenizer              characters for short strings of ever new words (spelling, numbers, dates), else BPE
     data.source_tokenizer       where only one side is such strings, and the other has a closed vocabulary (phonemes)
     data.vocab_size             grows with the number of pairs
+    data.word_pairs             where both sides are sentences of a natural language
     model.positions             rotary where the model allows them
     model.dropout               0.1 for predictable text
     training.label_smoothing    0 for predictable text
@@ -29,7 +30,7 @@ from heed.text.text_statistics import TextStatistics
 Sections = Mapping[str, dict[str, Any]]  # settings by section, then by name
 
 CHOSEN = {  # the names of all settings that may be chosen, by section
-    "data": ("tokenizer", "source_tokenizer"),
+    "data": ("tokenizer", "source_tokenizer", "word_pairs"),
     "model": ("positions", "dropout"),
     "training": ("label_smoothing", "tokens_per_batch", "max_steps", "learning_rate"),
     "translate": ("correct_spelling",),
@@ -74,7 +75,8 @@ def choose_settings(
     sides: Sequence[TextStatistics], settings: Sections, user: Sections, hardware: Hardware
 ) -> Iterator[Choice]:
     """The settings that depend on the text of source and target, each put into `settings` before the next is chosen."""
-    for choose in (_tokenizers, _positions, _dropout, _label_smoothing, _batch_size, _learning_rate, _spelling):
+    chooses = (_tokenizers, _word_pairs, _positions, _dropout, _label_smoothing, _batch_size, _learning_rate, _spelling)
+    for choose in chooses:
         for choice in choose(sides, settings, hardware):
             if choice.name not in user[choice.section]:
                 settings[choice.section][choice.name] = choice.value
@@ -133,6 +135,10 @@ def letters_warning(side: TextStatistics, tokens_per_text: float, vocab_size: in
 def _tokenizers(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
     if not tokenizer_is_set(settings["data"]):
         yield from choose_tokenizers(sides)
+
+
+def _word_pairs(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
+    yield from choose_word_pairs(sides, settings)
 
 
 def _positions(_: Sequence[TextStatistics], settings: Sections, __: Hardware) -> Iterator[Choice]:
@@ -205,6 +211,13 @@ def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware
     rate = _PREDICTABLE_RATE if _predictable(sides, settings) else _RATE
     value = rate * _REFERENCE_WIDTH / width * math.sqrt(batch / _REFERENCE_BATCH)
     yield Choice("training", "learning_rate", value, f"for width {width} and batches of {batch:,} target tokens")
+
+
+def choose_word_pairs(sides: Sequence[TextStatistics], settings: Sections) -> Iterator[Choice]:
+    """Whether single words become training pairs: where both sides are sentences of a natural language."""
+    is_natural = all(_CLOSED_VOCABULARY <= side.new_words <= _MANY_NEW_WORDS for side in sides)
+    if is_natural and all(name in ("bpe", "unigram", "words") for name in _tokenizer_types(settings)):
+        yield Choice("data", "word_pairs", value=True, reason="models of sentences alone translate single words badly")
 
 
 def _spelling(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:

@@ -24,7 +24,7 @@ from heed.errors import ConfigError, DataError, FolderError, InputError
 from heed.text.prepare import SurveyedCorpora
 from heed.training.presets import merge_settings, nest_settings, preset_for, setting_layers
 from heed.training.resume import RunRecord
-from heed.training.run_inputs import count_pairs, survey_all, with_validation
+from heed.training.run_texts import count_pairs, survey_all, with_validation
 from heed.training.step_log import Listener
 from heed.training.synthetic_pairs import translate_corpora, write_pairs
 from heed.training.train import AnyPath, TrainedRun, train

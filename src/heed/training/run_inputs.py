@@ -6,7 +6,7 @@ and sends the others the result as bytes, with the paths of the ids. Knows text,
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -15,29 +15,34 @@ from typing import Any
 
 from heed.artifacts.folder import read_model_folder
 from heed.config import DataConfig, RunConfig
-from heed.errors import ConfigError, DataError
+from heed.errors import DataError
 from heed.model_presets import model_preset
 from heed.text.corpus import Corpus, read_pairs
-from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenizers, letters_warning, tokenizer_is_set
-from heed.text.hold_out import hold_out, pairs_to_hold_out
+from heed.text.corpus_defaults import (
+    Hardware,
+    choose_settings,
+    choose_tokenizers,
+    choose_word_pairs,
+    letters_warning,
+    tokenizer_is_set,
+)
 from heed.text.language_codes import infer_languages
 from heed.text.length_bound import LengthBound, fit_length_bound
 from heed.text.lexicon import Lexicon
 from heed.text.normalization import TextStyle
-from heed.text.prepare import Encoders, SurveyedCorpora, both_sides, prepare, survey
+from heed.text.prepare import Encoders, SurveyedCorpora, both_sides, prepare
 from heed.text.prepared import Prepared, left_out_warning, open_prepared
 from heed.text.sentence_split import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer, TokenizerPair
 from heed.text.tokenizer_training import train_or_load_tokenizers
 from heed.training.presets import NestedSettings, check_positions, merge_settings, preset_for, training_preset
 from heed.training.resume import RunRecord, checkpoint_of, differences, recorded_choices
+from heed.training.run_texts import WORD_PAIRS, ReportWork, count_pairs, survey_all, with_validation, with_word_pairs
 from heed.training.step_log import Listener
 from heed.training.tasks import task_named
 from heed.training.tasks.base import Task
 
 _SAMPLES = 1000  # validation sentences translated for BLEU; the loss is over all of them
-
-ReportWork = Callable[[str, int, int | None], None]  # `Listener.work`: activity, pairs done, total pairs if known
 
 
 @dataclass(frozen=True)
@@ -153,30 +158,19 @@ def _settings(
     return settings, notes
 
 
-def with_tokenizers(
+def with_text_settings(
     data: DataConfig, settings: NestedSettings, training: SurveyedCorpora, listener: Listener
 ) -> DataConfig:
-    """The data settings with the tokenizers that `train` would choose for this text, unless `settings` decide them."""
-    if data.task != "translate" or tokenizer_is_set(settings["data"]):
+    """The data settings that `train` would choose for this text, unless `settings` decide them."""
+    if data.task != "translate":
         return data
-    for choice in (choices := list(choose_tokenizers(both_sides(training)))):
+    sides, own = both_sides(training), settings["data"]
+    choices = [] if tokenizer_is_set(own) else list(choose_tokenizers(sides))
+    chosen = {"data": {**own, **{choice.name: choice.value for choice in choices}}}
+    choices += [] if "word_pairs" in own else choose_word_pairs(sides, chosen)
+    for choice in choices:
         listener.note(str(choice))
     return data.model_copy(update={choice.name: choice.value for choice in choices})
-
-
-def survey_all(corpora: Iterable[Corpus], report: ReportWork) -> SurveyedCorpora:
-    """Read every corpus once; raises for an empty one."""
-    surveyed = []
-    for corpus in corpora:
-        result = survey(corpus, lambda done: report("reading", done, None))
-        if result.pairs == 0:
-            raise DataError(f"{corpus.name} is empty: expected text")
-        surveyed.append((corpus, result))
-    return surveyed
-
-
-def count_pairs(surveyed: SurveyedCorpora) -> int:
-    return sum(result.pairs for _, result in surveyed)
 
 
 def language_settings(
@@ -197,33 +191,6 @@ def language_settings(
         f"languages: unknown, since {conflict if detected else 'no file name contains them'}; heed serve will call "
         f"them 'source' and 'target' ({change})"
     )
-
-
-def with_validation(
-    training: SurveyedCorpora,
-    validation: SurveyedCorpora,
-    data: DataConfig,
-    listener: Listener,
-    *,
-    hold_some_out: bool = True,
-) -> tuple[SurveyedCorpora, SurveyedCorpora]:
-    """The training and the validation text; without validation text, pairs are held out of the training text."""
-    if validation:
-        if data.hold_out:
-            raise ConfigError(f"data.hold_out = {data.hold_out} is for runs without validation text, and some is given")
-        return training, validation
-    pairs = count_pairs(training)
-    if hold_some_out and (count := pairs_to_hold_out(pairs, data.hold_out)):
-        sides = task_named(data.task).sides
-        training, validation = hold_out(training, count, sides, lambda done: listener.work("holding out", done, pairs))
-    if held_out := count_pairs(validation):
-        listener.note(
-            f"validation: no text was given, so {held_out:,} of {pairs:,} are held out (data.hold_out=0 holds out none)"
-        )
-    else:
-        reason = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} are too few to hold some out"
-        listener.note(f"validation: none ({reason}): no early stopping, and the last checkpoint becomes the model")
-    return training, validation
 
 
 def prepare_texts(
@@ -266,7 +233,8 @@ def _prepare_all(
         for note in differences(saved, config, texts):
             listener.note(note)
     encoders = task.encoders(tokenizers, data)
-    pairs = prepare_texts(training, encoders, data.max_tokens, cache, listener.work)
+    with_words = with_word_pairs(training, folder / WORD_PAIRS, listener) if data.word_pairs else training
+    pairs = prepare_texts(with_words, encoders, data.max_tokens, cache, listener.work)
     held_out = prepare_texts(validation, encoders, data.max_tokens, cache, listener.work) if validation else None
     for note in (*pairs.notes, *map(str, pairs.corpora), *(held_out.notes if held_out else ())):
         listener.note(note)
@@ -294,7 +262,8 @@ def train_tokenizers(
 
 
 def _lengths(training: SurveyedCorpora, pairs: Prepared) -> SourceLengths | None:
-    tokens = pairs.source.lengths()
+    kept = sum(counts.kept for counts, _ in zip(pairs.corpora, training, strict=False))  # without word pairs
+    tokens = pairs.source.lengths()[:kept]
     return source_lengths(tokens, max(result.sentences for _, result in training)) if tokens.any() else None
 
 

@@ -4,10 +4,9 @@ Enters: surveyed corpora and the folders of models. Leaves: one file per corpus,
 Translating takes a while, so an unfinished file is continued after its last complete line.
 """
 
-import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from heed.evaluation.repetition import repeats_itself
 from heed.inference.open import load
 from heed.inference.translation import Translation
 from heed.inference.translator import Translator
-from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.corpus import Corpus, Pair, append_pairs, read_pairs
 from heed.text.prepare import SurveyedCorpora
 from heed.training.step_log import Listener
 
@@ -29,7 +28,7 @@ def write_pairs(surveyed: SurveyedCorpora, folder: Path, name: str) -> list[str]
     for file, (corpus, _) in zip(files, surveyed, strict=True):
         if not file.exists():
             _unfinished(file).unlink(missing_ok=True)
-            _append(_unfinished(file), read_pairs(corpus))
+            append_pairs(_unfinished(file), read_pairs(corpus))
             _unfinished(file).replace(file)
     return [str(file) for file in files]
 
@@ -84,7 +83,7 @@ def _translate_corpus(
             left_out.update([reason] if reason else [])
             text = "" if reason else result.text
             rows.append(Pair(text, pair.target, 0) if reverse else Pair(pair.source, text, 0))
-        _append(unfinished, rows)
+        append_pairs(unfinished, rows)
         done += len(chunk)
     listener.work("translating", done, total)
     unfinished.replace(file)
@@ -104,17 +103,6 @@ def _files(surveyed: SurveyedCorpora, folder: Path, name: str) -> list[Path]:
 
 def _unfinished(file: Path) -> Path:
     return file.with_name(f".{file.name}.writing")
-
-
-def _append(file: Path, pairs: Iterable[Pair]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as lines:
-        lines.writelines(_rows(pairs))
-
-
-def _rows(pairs: Iterable[Pair]) -> Iterator[str]:
-    for pair in pairs:
-        yield json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False) + "\n"
 
 
 def _complete_lines(file: Path) -> int:
