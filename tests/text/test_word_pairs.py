@@ -1,21 +1,9 @@
 """Pairs of words, found in parallel text."""
 
-import random
-
 from heed.text.corpus import Pair
 from heed.text.normalization import TextStyle, text_style
 from heed.text.word_pairs import word_pairs, written_as
-
-WORDS = {"dog": "Hund", "cat": "Katze", "house": "Haus", "London": "London", "red": "rot", "sees": "sieht"}
-
-
-def sentences(count: int) -> list[Pair]:
-    draw = random.Random(1)
-    chosen = [draw.sample(sorted(WORDS), 3) for _ in range(count)]
-    return [
-        Pair(f"Now the {' '.join(words)}.", f"Jetzt {' '.join(WORDS[word] for word in words)} da.", 0)
-        for words in chosen
-    ]
+from tests.text.word_sentences import WORDS, sentences
 
 
 def test_words_that_occur_together_are_pairs_in_the_form_they_have_inside_sentences() -> None:

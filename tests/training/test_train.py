@@ -25,7 +25,7 @@ from heed.text.lexicon import Lexicon
 from heed.text.normalization import TextStyle
 from heed.training.step_log import StepReport, Validation, read_journal
 from tests.cli.command import heed as command
-from tests.text.test_word_pairs import sentences
+from tests.text.word_sentences import sentences
 
 SETTINGS: dict[str, Any] = {
     "model.d_model": 16,
