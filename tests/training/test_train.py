@@ -282,6 +282,22 @@ def test_a_model_folder_has_the_words_of_its_training_sources_where_spelling_is_
         assert read_model_folder(run.folder).lexicon == (Lexicon.from_texts(sources) if correct else None)
 
 
+def test_repeating_the_command_of_an_older_version_chooses_nothing_anew(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tmp_path / "pairs.tsv"
+    corpus.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in sentences(300)))
+    arguments: dict[str, Any] = {"pairs": corpus, "cache": cache, "preset": "tiny", "out": tmp_path / "run"}
+    with monkeypatch.context() as older:  # a version that had no such choices
+        older.setattr("heed.training.run_inputs.choose_settings", lambda *_: iter(()))
+        began = heed.train(**arguments, settings=SETTINGS)
+    went_on = heed.train(**arguments, settings={**SETTINGS, "training.max_steps": 8}, resume=True)
+    before, after = (read_model_folder(run.folder).run for run in (began, went_on))
+    assert before.model.positions == "sinusoidal"
+    assert (after.model, after.data) == (before.model, before.data)
+    assert went_on.history[-1]["step"] == 8
+
+
 def test_word_pairs_are_further_training_pairs_and_change_nothing_else(tmp_path: Path, cache: Path) -> None:
     corpus, runs, recorder = tmp_path / "pairs.tsv", {}, Recorder()
     corpus.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in sentences(300)))

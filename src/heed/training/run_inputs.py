@@ -149,11 +149,10 @@ def _settings(
     settings = merge_settings({"training": training_preset(name)}, model, defaults, *layers)
     notes = [f"settings: preset {name}{'' if preset is not None else ', chosen by the size of the corpus'}"]
     if start.init_from is None and settings["data"].get("task", "translate") == "translate":
-        user = merge_settings(*layers)
-        if resume:  # repeating the command of a run must not choose anew, on another machine or by another version
-            user = merge_settings(chosen := recorded_choices(folder), user)
-            settings = merge_settings(settings, chosen, *layers)
-        choices = choose_settings(both_sides(training), settings, user, hardware)
+        # Repeating the command of a run must not choose anew, on another machine or by another version.
+        if resume and (recorded := recorded_choices(folder)):
+            return merge_settings(settings, recorded, *layers), [*notes, f"  and what was chosen for {folder}"]
+        choices = choose_settings(both_sides(training), settings, merge_settings(*layers), hardware)
         notes += [f"  {choice}" for choice in choices]
     return settings, notes
 

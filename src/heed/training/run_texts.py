@@ -3,6 +3,7 @@
 Enters: corpora. Leaves: surveyed corpora, of which every line is valid.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from heed.training.step_log import Listener
 from heed.training.tasks import task_named
 
 ReportWork = Callable[[str, int, int | None], None]  # `Listener.work`: activity, pairs done, total pairs if known
-
 
 WORD_PAIRS = "word-pairs.jsonl"  # in a run's folder
 _WEIGHT = 0.25  # of a word pair beside a sentence: enough to be translated right, and sentences lose nothing
@@ -74,7 +74,8 @@ def with_word_pairs(training: SurveyedCorpora, file: Path, listener: Listener) -
     styles = [side.style for side in both_sides(training)]
     texts = (zip(*map(written_as, styles, pair), strict=True) for pair in found)
     unique = dict.fromkeys(pair for forms in texts for pair in forms)
-    file.unlink(missing_ok=True)
-    append_pairs(file, (Pair(source, target, 0) for source, target in unique))
+    new = file.with_name(f".{file.name}.{os.getpid()}")  # other processes may write the same file
+    append_pairs(new, (Pair(source, target, 0) for source, target in unique))
+    new.replace(file)
     listener.note(f"word pairs: {len(found):,} words whose translation is clear, in {file}")
     return [*training, *survey_all([Corpus(pairs=str(file), weight=_WEIGHT)], listener.work)]
