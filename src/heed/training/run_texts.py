@@ -75,6 +75,7 @@ def with_word_pairs(training: SurveyedCorpora, file: Path, listener: Listener) -
     texts = (zip(*map(written_as, styles, pair), strict=True) for pair in found)
     unique = dict.fromkeys(pair for forms in texts for pair in forms)
     new = file.with_name(f".{file.name}.{os.getpid()}")  # other processes may write the same file
+    new.unlink(missing_ok=True)  # of a process that was killed
     append_pairs(new, (Pair(source, target, 0) for source, target in unique))
     new.replace(file)
     listener.note(f"word pairs: {len(found):,} words whose translation is clear, in {file}")
