@@ -294,9 +294,6 @@ class TrainingConfig(Settings):
         0.0,
         description="Weight of R-Drop, the KL divergence between two passes with different dropout; its paper uses 5.",
     )
-    cutoff: Probability = Field(
-        0.0, description="SimCut: share of the input tokens that are hidden from the second of R-Drop's two passes."
-    )
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Decay of the weights' EMA, which is validated and saved instead of them; none: no EMA."
     )
@@ -332,12 +329,6 @@ class TrainingConfig(Settings):
         description="Shard weights and optimiser state over the processes (FSDP2) instead of replicating them.",
     )
     seed: Seed = Field(1, description="Random seed of the run: initialisation, dropout and order of the batches.")
-
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
-        if self.cutoff and not self.r_drop:
-            raise ConfigError(f"cutoff = {self.cutoff} needs r_drop, which compares the passes with and without it")
-        return self
 
 
 class RunConfig(Settings):

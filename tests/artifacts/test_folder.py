@@ -132,6 +132,11 @@ def test_search_settings_of_a_folder_are_bounded(copy: Path, settings: dict[str,
     assert f"{name} = {value}: input should be less than" in refusal(copy)
 
 
+def test_a_folder_with_a_training_setting_that_no_longer_exists_opens(copy: Path) -> None:
+    set_config(copy, "training", cutoff=0.05)
+    assert heed.load(copy)("abc") is not None
+
+
 @pytest.mark.parametrize(
     ("trained", "message"),
     [

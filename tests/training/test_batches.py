@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heed.errors import DataError
-from heed.text.tokenizer import BOS, EOS, PAD
+from heed.text.tokenizer import BOS, EOS
 from heed.training.batches import Batches, Resegment, collate, in_order
 from tests.training.examples import BYTES, prepared, random_corpus, random_lines
 
@@ -56,19 +56,6 @@ def test_the_decoder_input_is_the_target_shifted_right() -> None:
     assert batch.src_layout.cu_seqlens.tolist() == [0, 3, 5]
     assert batch.tgt_layout.cu_seqlens.tolist() == [0, 2, 6]
     assert batch.tokens == 6
-
-
-def test_cutoff_hides_a_share_of_the_inputs_in_the_second_copy_only() -> None:
-    rows = [[7] * 100 for _ in range(50)]
-    batch = collate(rows, rows)
-    doubled = batch.twice(cutoff=0.2)
-    for ids, original in ((doubled.src, batch.src), (doubled.tgt_in, batch.tgt_in)):
-        first, second = ids.chunk(2)
-        hidden = second == PAD
-        assert torch.equal(first, original)
-        assert torch.equal(second[~hidden], original[~hidden])
-        assert 0.15 < hidden.float().mean() < 0.25
-    assert torch.equal(doubled.tgt_out, batch.twice().tgt_out)
 
 
 def test_validation_batches_hold_the_pairs_in_corpus_order(tmp_path: Path) -> None:

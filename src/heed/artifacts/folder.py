@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 WEIGHTS = "model.safetensors"
+_REMOVED = {"cutoff"}  # training settings of earlier versions
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,10 @@ def read_model_folder(path: Path) -> ModelFolder:
 
 
 def parse_settings(config: Mapping[str, Any], path: Path) -> RunConfig:
-    """Parse and check the settings of a config file."""
+    """Parse and check the settings of a config file, without those of earlier versions that matter in training only."""
+    training = config.get("training")
+    if isinstance(training, Mapping):
+        config = {**config, "training": {name: value for name, value in training.items() if name not in _REMOVED}}
     try:
         run = RunConfig.model_validate_json(json.dumps(config))
     except ConfigError as error:

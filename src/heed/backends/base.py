@@ -79,9 +79,10 @@ class Start(Generic[S]):
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-# Output projection and label-smoothed cross-entropy fused, so that the logits are never materialised as a whole. Takes
-# hidden states (N, D), weight (V, D), bias, tgt_out (N), pad_id, smoothing; returns the loss summed over real tokens.
-FusedLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor, int, float], Tensor]
+# Output projection and `training.loss.loss_of_logits` fused, so that the logits are never materialised as a whole.
+# Takes hidden states (N, D), weight (V, D), bias, tgt_out (N), pad_id, smoothing and r_drop; returns the loss summed
+# over real tokens.
+FusedLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor, int, float, float], Tensor]
 
 
 @dataclass(frozen=True)

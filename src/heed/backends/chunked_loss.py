@@ -5,7 +5,7 @@ computed for one chunk of tokens at a time; a kernel computes the losses and ove
 two matmuls propagate it to the hidden states and the weight; the next chunk reuses the memory. The backward pass only
 scales the gradients. `cuda/loss.py` and `cpu/loss.py` provide the kernel.
 
-The reference is `training.loss.smoothed_cross_entropy` of `model.vocabulary.logits`.
+The reference is `training.loss.loss_of_logits` of `model.vocabulary.logits`.
 """
 
 from collections.abc import Callable
@@ -47,10 +47,17 @@ def loss_and_gradients(
     logits_to_gradient: LogitsToGradient,
     chunk_size: int,
     matmul: MatmulFn = torch_matmul,
+    *,
+    copies: int = 1,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "N D"], Float[Tensor, "V D"], Float[Tensor, "any"]]:
-    """The loss, and its gradients of hidden states, weight and bias. chunk_size: tokens per chunk, at most."""
+    """The loss, and its gradients of hidden states, weight and bias. chunk_size: tokens per chunk, about.
+
+    copies: how many passes over the same tokens `hidden` holds, one after the other (R-Drop: 2). `logits_to_gradient`
+    gets the copies of a token as neighbouring rows.
+    """
+    hidden, tgt_out = _transpose(hidden, copies), _transpose(tgt_out, copies)
     chunks = -(-len(hidden) // chunk_size) or 1
-    chunk_size = -(-len(hidden) // chunks) or 1  # all chunks about equal
+    chunk_size = -(-len(hidden) // (chunks * copies)) * copies or 1  # all chunks about equal
     losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
     grad_hidden = torch.empty_like(hidden)
     grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
@@ -63,4 +70,12 @@ def loss_and_gradients(
         matmul(logits.t(), hidden[chunk], out=grad_weight, accumulate=True)
         if bias is not None:
             grad_bias += logits.sum(0, dtype=torch.float32)
+    grad_hidden = _transpose(grad_hidden, len(hidden) // copies)
     return losses.sum(), grad_hidden, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype)
+
+
+def _transpose(rows: Tensor, groups: int) -> Tensor:
+    """The first row of each group, then the second of each, and so on."""
+    if groups in {1, len(rows)}:
+        return rows
+    return rows.unflatten(0, (groups, -1)).transpose(0, 1).flatten(0, 1)

@@ -50,13 +50,9 @@ class Batch:
         layouts = (src.positions, src.sequence_ids, src.cu_seqlens, tgt.positions, tgt.sequence_ids, tgt.cu_seqlens)
         return (self.src, self.tgt_in, self.tgt_out, *layouts)
 
-    def twice(self, cutoff: float = 0.0) -> "Batch":
-        """All sentences, then all of them again, for R-Drop. `tokens` stays: the loss is divided by it.
-
-        cutoff: the share of the input tokens that are PAD in the second copy (SimCut), at random.
-        """
-        src, tgt_in = (torch.cat((ids, _cut(ids, cutoff) if cutoff else ids)) for ids in (self.src, self.tgt_in))
-        tgt_out = torch.cat((self.tgt_out, self.tgt_out))
+    def twice(self) -> "Batch":
+        """All sentences, then all of them again, for R-Drop. `tokens` stays: the loss is divided by it."""
+        src, tgt_in, tgt_out = (torch.cat((ids, ids)) for ids in (self.src, self.tgt_in, self.tgt_out))
         return Batch(src, tgt_in, tgt_out, self.src_layout.twice(), self.tgt_layout.twice(), self.tokens)
 
     def halves(self) -> "tuple[Batch, Batch]":
@@ -75,11 +71,6 @@ class Batch:
         tgt_in, tgt_out = self.tgt_in[tgt_start:tgt_end], self.tgt_out[tgt_start:tgt_end]
         tokens = int((tgt_out != PAD).sum())
         return Batch(self.src[src_start:src_end], tgt_in, tgt_out, src_layout, tgt_layout, tokens)
-
-
-def _cut(ids: Int[Tensor, "N"], share: float) -> Int[Tensor, "N"]:
-    """The ids with a random share of them replaced by PAD; a packed layout does not mask it."""
-    return ids.masked_fill(torch.rand(ids.shape, device=ids.device) < share, PAD)
 
 
 @dataclass(frozen=True)

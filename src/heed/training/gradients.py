@@ -54,7 +54,7 @@ class EagerGradients:
         """Memory for the logits of a batch, their gradients and the intermediate results of the loss."""
         model, r_drop, held = self._config.model, self._config.training.r_drop, self._ops.logits_in_memory
         logits = tokens * (model.labels or model.vocab_size)
-        if held is None or model.labels or r_drop:
+        if held is None or model.labels:
             return 4 * 4 * logits * (2 if r_drop else 1)
         return 4 * min(held, logits)
 

@@ -244,9 +244,12 @@ static void test_training(void) {
     print("gemm", c, ROWS * COLUMNS);
     engine->topk(logits, ROWS, COLUMNS, 3, values, indices, pool, 2);
     print("topk", values, ROWS * 3);
-    engine->cross_entropy(logits, targets, losses, ROWS, COLUMNS, 0, 0.1f, pool, 3);
+    engine->cross_entropy(logits, targets, losses, ROWS, COLUMNS, 0, 0.1f, 0, pool, 3);
     print("losses", losses, ROWS);
     print("gradients", logits, ROWS * COLUMNS);
+    engine->cross_entropy(logits, targets, losses, ROWS - 1, COLUMNS, 0, 0.1f, 3, pool, 2);
+    print("R-Drop's losses", losses, ROWS);
+    print("R-Drop's gradients", logits, ROWS * COLUMNS);
     engine->dropout(&attention.dropout, a, out, ROWS, SIZE, pool, 2);
     print("dropout", out, ROWS * SIZE);
 }

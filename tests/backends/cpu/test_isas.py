@@ -15,7 +15,7 @@ from heed.backends.cpu.loss import linear_cross_entropy
 from heed.backends.cpu.search_ops import topk
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import compiled_linear
-from heed.training.loss import smoothed_cross_entropy
+from heed.training.loss import loss_of_logits
 from tests.backends.decoder_steps import DESIGNS, decode, design_name
 from tests.model.examples import SHAPE, make, padded, sentences
 from tests.reference.dropout import dropped
@@ -90,11 +90,12 @@ def test_decoder_steps_of_odd_sizes_equal_the_models(threads: int, monkeypatch: 
                 torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
 
 
-def test_losses_and_their_gradients_equal_the_references() -> None:
-    hidden, weight = torch.randn(9, 24, requires_grad=True), torch.randn(150, 24, requires_grad=True)
-    tgt_out = torch.tensor([3, 0, 149, 1, 70, 5, 0, 64, 63])
-    loss = linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1)
-    expected, _ = smoothed_cross_entropy(functional.linear(hidden, weight), tgt_out, 0, 0.1)
+@pytest.mark.parametrize("r_drop", [0.0, 3.0])
+def test_losses_and_their_gradients_equal_the_references(r_drop: float) -> None:
+    hidden, weight = torch.randn(10, 24, requires_grad=True), torch.randn(150, 24, requires_grad=True)
+    tgt_out = torch.tensor([3, 0, 149, 70, 63]).repeat(2)
+    loss = linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, r_drop)
+    expected = loss_of_logits(functional.linear(hidden, weight), tgt_out, 0, 0.1, r_drop)
     torch.testing.assert_close(loss, expected)
     gradients = (torch.autograd.grad(value, [hidden, weight]) for value in (loss, expected))
     for gradient, expected_gradient in zip(*gradients, strict=True):

@@ -174,7 +174,7 @@ def test_the_encoder_refuses_a_layout_that_does_not_fit_its_ids() -> None:
 
 @needs_compiled_code
 def test_the_loss_does_not_depend_on_the_default_dtype() -> None:
-    arguments = (torch.randn(4, 8), torch.randn(11, 8), None, torch.tensor([3, 4, 0, 10]), 0, 0.1)
+    arguments = (torch.randn(4, 8), torch.randn(11, 8), None, torch.tensor([3, 4, 0, 10]), 0, 0.1, 0.0)
     expected = linear_cross_entropy(matmul)(*arguments)
     torch.set_default_dtype(torch.bfloat16)
     try:

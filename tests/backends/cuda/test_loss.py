@@ -4,7 +4,7 @@ from torch.nn import functional
 
 from heed.backends.cuda import loss as cross_entropy
 from heed.backends.cuda.loss import linear_cross_entropy
-from heed.training.loss import smoothed_cross_entropy
+from heed.training.loss import loss_of_logits, smoothed_cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +16,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("r_drop", [0.0, 3.0])
 def test_the_chunked_loss_equals_the_loss_of_the_logits_in_value_and_gradient(
-    has_bias: bool, smoothing: float, device: torch.device
+    has_bias: bool, smoothing: float, r_drop: float, device: torch.device
 ) -> None:
     tokens, vocabulary, width = 40, 150, 24
     hidden, weight, bias = (
@@ -25,10 +26,10 @@ def test_the_chunked_loss_equals_the_loss_of_the_logits_in_value_and_gradient(
         for shape in ((tokens, width), (vocabulary, width), (vocabulary,))
     )
     inputs = [hidden, weight, bias] if has_bias else [hidden, weight]
-    tgt_out = torch.randint(vocabulary, (tokens,), device=device)
-    tgt_out[[5, 39]] = 0
-    chunked = linear_cross_entropy(hidden, weight, bias if has_bias else None, tgt_out, 0, smoothing)
-    expected, _ = smoothed_cross_entropy(functional.linear(*inputs), tgt_out, 0, smoothing)
+    tgt_out = torch.randint(vocabulary, (tokens // 2,), device=device).repeat(2)  # R-Drop: every sentence twice
+    tgt_out[[5, 19, 25, 39]] = 0
+    chunked = linear_cross_entropy(hidden, weight, bias if has_bias else None, tgt_out, 0, smoothing, r_drop)
+    expected = loss_of_logits(functional.linear(*inputs), tgt_out, 0, smoothing, r_drop)
     torch.testing.assert_close(chunked, expected)
     grads, expected_grads = (torch.autograd.grad(loss * 0.3, inputs) for loss in (chunked, expected))
     for grad, expected_grad in zip(grads, expected_grads, strict=True):
@@ -38,7 +39,7 @@ def test_the_chunked_loss_equals_the_loss_of_the_logits_in_value_and_gradient(
 def test_huge_logits_stay_finite(device: torch.device) -> None:
     hidden = torch.full((3, 4), 1e3, device=device, requires_grad=True)
     weight = torch.randn(70, 4, device=device) * 10
-    loss = linear_cross_entropy(hidden, weight, None, torch.tensor([3, 4, 5], device=device), 0, 0.1)
+    loss = linear_cross_entropy(hidden, weight, None, torch.tensor([3, 4, 5], device=device), 0, 0.1, 0.0)
     expected, _ = smoothed_cross_entropy(
         functional.linear(hidden, weight), torch.tensor([3, 4, 5], device=device), 0, 0.1
     )

@@ -35,7 +35,7 @@ _FUNCTIONS = {
     "topk": ctypes.CFUNCTYPE(None, _address, *(_integer,) * 3, *(_address,) * 2, *_team),
     "attention": ctypes.CFUNCTYPE(_status, _address, *_team),
     "gemm": ctypes.CFUNCTYPE(_status, _address, *_team),
-    "cross_entropy": ctypes.CFUNCTYPE(None, *(_address,) * 3, *(_integer,) * 3, ctypes.c_float, *_team),
+    "cross_entropy": ctypes.CFUNCTYPE(None, *(_address,) * 3, *(_integer,) * 3, *(ctypes.c_float,) * 2, *_team),
     "dropout": ctypes.CFUNCTYPE(None, *(_address,) * 3, *(_integer,) * 2, *_team),
     "bpe": ctypes.CFUNCTYPE(None, *(_address,) * 8, *(_integer,) * 2),
 }

@@ -18,24 +18,27 @@ def linear_cross_entropy(
     tgt_out: Int[Tensor, "N"],
     pad_id: int,
     smoothing: float,
+    r_drop: float,
 ) -> Float[Tensor, ""]:
-    """Label-smoothed cross-entropy summed over all tokens but padding."""
-    return _loss_and_gradients(hidden, weight, bias, tgt_out, pad_id, smoothing)[0]
+    """Label-smoothed cross-entropy summed over all tokens but padding; with R-Drop also the divergence."""
+    return _loss_and_gradients(hidden, weight, bias, tgt_out, pad_id, smoothing, r_drop)[0]
 
 
 @torch.library.custom_op("heed::linear_cross_entropy", mutates_args=())
 def _loss_and_gradients(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, tgt_out: Tensor, pad_id: int, smoothing: float
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, tgt_out: Tensor, pad_id: int, smoothing: float, r_drop: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The loss, and its gradients with respect to hidden states, weight and bias."""
 
     def to_gradient(logits: Tensor, targets: Tensor, losses: Tensor) -> None:
         tokens, vocab_size = logits.shape
-        programs.cross_entropy_gradient[(tokens,)](
-            logits, targets, losses, vocab_size, pad_id, smoothing, BLOCK=_BLOCK, num_warps=8
-        )
+        arguments = (logits, targets, losses, vocab_size, pad_id, smoothing)
+        if r_drop:
+            programs.r_drop_gradient[(tokens // 2,)](*arguments, r_drop, BLOCK=_BLOCK // 2, num_warps=8)
+        else:
+            programs.cross_entropy_gradient[(tokens,)](*arguments, BLOCK=_BLOCK, num_warps=8)
 
-    return loss_and_gradients(hidden, weight, bias, tgt_out, to_gradient, _SLICE)
+    return loss_and_gradients(hidden, weight, bias, tgt_out, to_gradient, _SLICE, copies=2 if r_drop else 1)
 
 
 @_loss_and_gradients.register_fake
@@ -53,7 +56,7 @@ def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-
 
 def _backward(ctx, grad_loss: Tensor, *_: object) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
     grad_hidden, grad_weight, grad_bias = (gradient * grad_loss.to(gradient.dtype) for gradient in ctx.saved_tensors)
-    return grad_hidden, grad_weight, grad_bias if ctx.has_bias else None, None, None, None
+    return grad_hidden, grad_weight, grad_bias if ctx.has_bias else None, None, None, None, None
 
 
 _loss_and_gradients.register_autograd(_backward, setup_context=_save_for_backward)

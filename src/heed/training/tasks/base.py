@@ -94,17 +94,15 @@ class Task(ABC):
     ) -> Float[Tensor, ""]:
         """Label-smoothed cross-entropy, summed over a batch on the model's device.
 
-        fused_loss: computes it from the hidden states before the output projection; None: from the logits, as R-Drop
-        always does.
+        fused_loss: computes it from the hidden states before the output projection; None: from the logits.
         """
-        pad_id, settings = config.model.pad_id, config.training
-        if fused_loss is not None and not settings.r_drop:
-            hidden = model.hidden(**self.inputs(batch), attend=attend)
-            matrix = model.vocabulary.output_projection()
-            return fused_loss(hidden, *matrix, batch.tgt_out, pad_id, settings.label_smoothing)
-        doubled = batch.twice(settings.cutoff) if settings.r_drop else batch
-        logits = model(**self.inputs(doubled), attend=attend)
-        return loss_of_logits(logits, doubled.tgt_out, pad_id, settings.label_smoothing, settings.r_drop)
+        pad_id, smoothing, r_drop = config.model.pad_id, config.training.label_smoothing, config.training.r_drop
+        passes = batch.twice() if r_drop else batch
+        if fused_loss is None:
+            logits = model(**self.inputs(passes), attend=attend)
+            return loss_of_logits(logits, passes.tgt_out, pad_id, smoothing, r_drop)
+        hidden, matrix = model.hidden(**self.inputs(passes), attend=attend), model.vocabulary.output_projection()
+        return fused_loss(hidden, *matrix, passes.tgt_out, pad_id, smoothing, r_drop)
 
 
 class TextTask(Task):

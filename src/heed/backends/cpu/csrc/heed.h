@@ -222,10 +222,11 @@ typedef struct {
     int (*gemm)(const HeedGemm *gemm, HeedPool *pool, int64_t threads);
 
     /* Label-smoothed loss of each token; logits, (tokens, vocabulary), are replaced by their gradients. Padding has
-       loss and gradient 0. */
+       loss and gradient 0. r_drop: 0, or the weight of R-Drop: rows 2i and 2i + 1 are then one token in two passes with
+       different dropout, and its loss is half of their cross-entropies and of their weighted divergence. */
     void (*cross_entropy)(
         float *logits, const int64_t *targets, float *losses, int64_t tokens, int64_t vocabulary, int64_t pad_id,
-        float smoothing, HeedPool *pool, int64_t threads);
+        float smoothing, float r_drop, HeedPool *pool, int64_t threads);
 
     /* Dropout of a matrix (rows, size). */
     void (*dropout)(
