@@ -13,9 +13,10 @@ mkdir -p "$out"
 # Batches four times as large as in the other recipes, so that fewer steps are enough.
 batches="--set training.tokens_per_batch=16384 --set training.warmup_steps=400 --set training.validate_every=250
     --set training.checkpoint_every=250"
-best_rate=0.004 tiny_rate=0.01
-teacher="$batches --set training.max_steps=2500 --set training.learning_rate=$best_rate"
-student="$batches --set training.max_steps=3000 --set training.r_drop=3.0"
+best="--config $recipes/multi30k-best.toml --set training.learning_rate=0.004"
+tiny="--config $recipes/multi30k-tiny.toml --set training.learning_rate=0.01 --set training.max_steps=6000"
+teacher="$batches --set training.max_steps=2500"
+student="$batches --set training.max_steps=4000 --set training.r_drop=3.0"
 
 background() { # NAME COMMAND…: its output goes to OUT/NAME.log
     log=$out/$1.log
@@ -33,9 +34,8 @@ for seed in $seeds; do
     for direction in "en de" "de en"; do
         from=${direction% *} to=${direction#* }
         background "$from-$to-s$seed" heed train --source "$corpus/train.$from" --target "$corpus/train.$to" \
-            --valid-source "$corpus/val.$from" --valid-target "$corpus/val.$to" --preset tiny \
-            --config "$recipes/multi30k-best.toml" --set data.source_language="$from" --set data.target_language="$to" \
-            $teacher --set training.seed="$seed" --out "$out/$from-$to-s$seed" --resume "$@"
+            --valid-source "$corpus/val.$from" --valid-target "$corpus/val.$to" --preset tiny $best \
+            --set data.source_language="$from" --set data.target_language="$to" $teacher --set training.seed="$seed" --out "$out/$from-$to-s$seed" --resume "$@"
     done
 done
 finish
@@ -44,7 +44,7 @@ finish
 first=$out/student-best-s1
 background student-best-s1 heed distil "$out/en-de-s1" "$out/en-de-s2" "$out/en-de-s3" \
     --reverse "$out/de-en-s1" --reverse "$out/de-en-s2" --reverse "$out/de-en-s3" \
-    --preset tiny --config "$recipes/multi30k-best.toml" $student --set training.learning_rate=$best_rate \
+    --preset tiny $best $student \
     --out "$first" --resume "$@"
 until [ -e "$first/journal.jsonl" ]; do
     kill -0 ${jobs} 2> /dev/null || { cat "$out/student-best-s1.log" >&2; exit 1; }
@@ -56,11 +56,10 @@ for name in training-1 translated-1 reverse-1-1 reverse-2-1 reverse-3-1; do
 done
 for seed in $seeds; do
     for size in tiny best; do
-        if [ $size = best ]; then rate=$best_rate; else rate=$tiny_rate; fi
+        if [ $size = best ]; then settings="$best $student"; else settings="$student $tiny"; fi
         [ "$size-s$seed" = best-s1 ] || background "student-$size-s$seed" heed train $text \
-            --valid-pairs "$first/distilled/validation-1.jsonl" --preset tiny --config "$recipes/multi30k-$size.toml" \
-            $student --set training.learning_rate=$rate --set training.seed="$seed" \
-            --out "$out/student-$size-s$seed" --resume "$@"
+            --valid-pairs "$first/distilled/validation-1.jsonl" --preset tiny $settings \
+            --set training.seed="$seed" --out "$out/student-$size-s$seed" --resume "$@"
     done
 done
 finish
