@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -46,6 +47,8 @@ class Claim:
     source: str
     measure: Callable[[Context], list[Panel]]
     judge: Callable[[list[Panel]], tuple[Verdict, str]]
+    notes: tuple[tuple[int, str], ...] = ()  # what the notes say: the number of a note, and its words
+    repeated: Literal["seeds", "measurements"] = "seeds"  # what means and intervals are over
     runs: str = ""  # the claim whose trained models it uses too; empty: its own
     needs_corpus: bool = False  # measured on a parallel corpus that the user gives
 
