@@ -16,6 +16,7 @@ import torch
 from heed.backends.machine import cpu_instructions
 from heed.backends.select import default_device
 from heed.claims.parallel_corpus import ParallelCorpus
+from heed.claims.processes import JobPool
 from heed.claims.result import ClaimResult, Panel, Scale, Verdict
 
 _SEEDS: dict[Scale, int] = {"smallest": 2, "small": 3, "full": 3}
@@ -29,6 +30,7 @@ class Context:
     folder: Path  # of the experiment's own files, such as runs
     report: Callable[[str], None]
     jobs: int = 1  # how many models to train at the same time
+    pool: JobPool | None = None  # the processes that train them; none: started, and ended, at each need
     corpus: ParallelCorpus | None = None  # the user's, for claims on natural text
     notes: list[str] = field(default_factory=list)  # what the reader should know of the experiment, besides numbers
 
