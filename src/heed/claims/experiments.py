@@ -38,6 +38,7 @@ CLAIMS = {
             quality.measure,
             quality.judge,
             notes=((5, "Improvement over traditional RNN"),),
+            runs="translation",
         ),
         Claim(
             "natural-text",
