@@ -1,5 +1,6 @@
 """The parts that experiments share: trained variants, strings, calibration, and how verdicts follow from numbers."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,9 @@ from heed.claims import (
 from heed.claims.calibration import expected_calibration_error
 from heed.claims.claim import Context
 from heed.claims.feed_forward import LINEAR, NARROW, REMOVED, USUAL
+from heed.claims.processes import JobPool
 from heed.claims.result import Panel, Series, Verdict, is_less
-from heed.claims.runs import time_left, train_runs
+from heed.claims.runs import results_of, time_left, train_runs
 from heed.claims.scaling import SCALED, UNSCALED
 from heed.claims.translation import EXACT, LOSS, train_variants, write_pairs
 from heed.errors import FolderError
@@ -70,6 +72,25 @@ def test_models_are_trained_in_processes_of_their_own_and_only_once(tmp_path: Pa
     longer = {"1": {"pairs": pairs, "settings": {**sizes, "training.max_steps": 2}}}
     with pytest.raises(FolderError, match=r"1 has a run with training\.max_steps = 1, not 2: remove it, or choose"):
         train_runs(context, longer)
+
+
+def test_the_processes_of_one_claim_train_the_models_of_the_next(tmp_path: Path) -> None:
+    jobs: dict[str, tuple[()]] = {str(number): () for number in range(4)}
+    with JobPool(2) as pool:
+        context = Context("smallest", tmp_path, silent, jobs=2, pool=pool)
+        first, second = (set(results_of(context, os.getpid, jobs).values()) for _ in range(2))
+    assert len(first | second) <= 2
+    assert os.getpid() not in first | second
+
+
+def test_models_with_more_layers_are_trained_first(tmp_path: Path) -> None:
+    reports: list[str] = []
+    layers = ({"model.encoder_layers": number, "model.decoder_layers": number} for number in (1, 2))
+    train_variants(
+        Context("smallest", tmp_path, reports.append), dict(zip("ab", layers, strict=True)), seeds=range(1, 2)
+    )
+    assert reports[1] == "trained model 1 of 2: seed=1"
+    assert reports[2].startswith("trained model 2 of 2: encoder_layers=1,decoder_layers=1,seed=1")
 
 
 def test_the_time_that_jobs_will_take_is_estimated_from_those_that_are_done() -> None:

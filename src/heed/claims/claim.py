@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from heed.backends.machine import cpu_instructions
 from heed.backends.select import default_device
 from heed.claims.parallel_corpus import ParallelCorpus
+from heed.claims.processes import JobPool
 from heed.claims.result import ClaimResult, Panel, Scale, Verdict
 
 _SEEDS: dict[Scale, int] = {"smallest": 2, "small": 3, "full": 3}
@@ -28,6 +30,7 @@ class Context:
     folder: Path  # of the experiment's own files, such as runs
     report: Callable[[str], None]
     jobs: int = 1  # how many models to train at the same time
+    pool: JobPool | None = None  # the processes that train them; none: started, and ended, at each need
     corpus: ParallelCorpus | None = None  # the user's, for claims on natural text
     notes: list[str] = field(default_factory=list)  # what the reader should know of the experiment, besides numbers
 
@@ -46,6 +49,8 @@ class Claim:
     source: str
     measure: Callable[[Context], list[Panel]]
     judge: Callable[[list[Panel]], tuple[Verdict, str]]
+    notes: tuple[tuple[int, str], ...] = ()  # what the notes say: the number of a note, and its words
+    repeated: Literal["seeds", "measurements"] = "seeds"  # what means and intervals are over
     runs: str = ""  # the claim whose trained models it uses too; empty: its own
     needs_corpus: bool = False  # measured on a parallel corpus that the user gives
 

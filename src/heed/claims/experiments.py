@@ -37,6 +37,8 @@ CLAIMS = {
             "paper, abstract and section 6.1",
             quality.measure,
             quality.judge,
+            notes=((5, "Improvement over traditional RNN"),),
+            runs="translation",
         ),
         Claim(
             "natural-text",
@@ -44,6 +46,7 @@ CLAIMS = {
             "paper, abstract and section 6.1",
             natural_text.measure,
             natural_text.judge,
+            notes=((4, "using only attention and small feed-forward networks"),),
             needs_corpus=True,
         ),
         Claim(
@@ -52,6 +55,10 @@ CLAIMS = {
             "paper, section 4 and table 1",
             path_length.measure,
             path_length.judge,
+            notes=(
+                (1, "Transformers reduce this to a constant number of operations"),
+                (3, "Vanishing or exploding gradients"),
+            ),
         ),
         Claim(
             "recall",
@@ -59,6 +66,10 @@ CLAIMS = {
             "paper, section 4; Bahdanau et al. 2015",
             recall.measure,
             recall.judge,
+            notes=(
+                (3, "Difficulty in accessing information from long time ago"),
+                (1, "information earlier in the sentence tends to be attenuated"),
+            ),
         ),
         Claim(
             "bottleneck",
@@ -66,6 +77,7 @@ CLAIMS = {
             "Bahdanau et al. 2015, section 1",
             bottleneck.measure,
             bottleneck.judge,
+            notes=((5, "No bottlenecks as there is no common context vector"),),
         ),
         Claim(
             "positions",
@@ -73,6 +85,10 @@ CLAIMS = {
             "paper, section 3.5",
             positions.measure,
             positions.judge_need,
+            notes=(
+                (4, "attention itself is order-agnostic"),
+                (2, 'you can\'t just "add the index" to the representation'),
+            ),
         ),
         Claim(
             "index-post-norm",
@@ -80,6 +96,7 @@ CLAIMS = {
             "paper, section 3.5",
             positions.measure_post_norm,
             positions.judge_index,
+            notes=((5, "Why not just use indices instead of positional encoding?"),),
         ),
         Claim(
             "longer-sequences",
@@ -87,6 +104,7 @@ CLAIMS = {
             "paper, section 3.5",
             positions.measure,
             positions.judge_length,
+            notes=((5, "Using sinusoidal positional encoding allows the model to generalize to longer sequences"),),
             runs="positions",
         ),
         Claim(
@@ -95,6 +113,7 @@ CLAIMS = {
             "paper, section 3.5",
             translation_positions.measure,
             translation_positions.judge,
+            notes=((5, "Using sinusoidal positional encoding allows the model to generalize to longer sequences"),),
         ),
         Claim(
             "teacher-forcing",
@@ -102,6 +121,8 @@ CLAIMS = {
             "paper, section 1",
             teacher_forcing.measure,
             teacher_forcing.judge,
+            notes=((4, "all time steps can be computed in parallel with the mask"),),
+            repeated="measurements",
         ),
         Claim(
             "length-cost",
@@ -109,6 +130,8 @@ CLAIMS = {
             "paper, table 1",
             length_cost.measure,
             length_cost.judge,
+            notes=((4, "Complexity of attention is O(L^2) in time and memory"),),
+            repeated="measurements",
         ),
         Claim(
             "throughput",
@@ -116,6 +139,8 @@ CLAIMS = {
             "paper, section 4",
             throughput.measure,
             throughput.judge,
+            notes=((3, "Slow computation for long sequences"),),
+            repeated="measurements",
         ),
         Claim(
             "scaling",
@@ -123,13 +148,15 @@ CLAIMS = {
             "paper, section 3.2.1",
             scaling.measure,
             scaling.judge,
+            notes=((4, "so Softmax doesn't saturate and gradients stay healthy"),),
         ),
         Claim(
             "scaling-training",
-            "Without the division by √d_k models with wide heads learn worse.",
+            "Without the division by √d_k models with wide heads train worse.",
             "paper, section 3.2.1",
             scaling_training.measure,
             scaling_training.judge,
+            notes=((5, "To prevent large values scaled using dk"),),
             runs="translation",
         ),
         Claim(
@@ -138,6 +165,7 @@ CLAIMS = {
             "paper, section 3.2.2 and table 3, rows A",
             heads.measure,
             heads.judge,
+            notes=((4, "One attention head may focus on only a single relation"),),
             runs="translation",
         ),
         Claim(
@@ -146,6 +174,7 @@ CLAIMS = {
             "paper, section 4",
             head_roles.measure,
             head_roles.judge,
+            notes=((4, "learns to focus on different patterns (syntax, long-range links, etc.)"),),
             runs="translation",
         ),
         Claim(
@@ -154,6 +183,7 @@ CLAIMS = {
             "paper, section 4",
             head_formation.measure,
             head_formation.judge,
+            notes=((4, "This disambiguation emerges from training"),),
             runs="translation",
         ),
         Claim(
@@ -162,6 +192,7 @@ CLAIMS = {
             "paper, table 3, rows C",
             depth.measure,
             depth.judge,
+            notes=((4, "Deeper layers refine this"),),
             runs="translation",
         ),
         Claim(
@@ -170,6 +201,7 @@ CLAIMS = {
             "paper, section 3.3",
             feed_forward.measure,
             feed_forward.judge,
+            notes=((5, "Add non-linearity to the output of attention blocks"),),
             runs="translation",
         ),
         Claim(
@@ -178,6 +210,10 @@ CLAIMS = {
             "paper, section 3.1; He et al. 2016",
             residuals.measure,
             residuals.judge,
+            notes=(
+                (2, "to allow for deep, stable training to prevent information loss and vanishing gradients"),
+                (5, "prevents vanishing gradient"),
+            ),
             runs="translation",
         ),
         Claim(
@@ -186,6 +222,7 @@ CLAIMS = {
             "Xiong et al. 2020",
             warmup.measure,
             warmup.judge,
+            notes=((5, "Requires learning rate warm up"), (5, "No need for learning rate warmup")),
             runs="translation",
         ),
         Claim(
@@ -194,6 +231,7 @@ CLAIMS = {
             "paper, section 5.4 and table 3, rows D",
             regularization.measure,
             regularization.judge,
+            notes=((4, "Label smoothing around 0.1 is often used"),),
             runs="translation",
         ),
         Claim(
@@ -202,6 +240,7 @@ CLAIMS = {
             "paper, section 6.2 and table 3, rows A to E",
             table_3.measure,
             table_3.judge,
+            notes=((4, "These are starting points, not rules"),),
             runs="translation",
         ),
         Claim(
@@ -210,6 +249,7 @@ CLAIMS = {
             "paper, section 2",
             reading.measure,
             reading.judge,
+            notes=((1, "Used in a lot of tasks like -> reading comprehension"),),
         ),
         Claim(
             "entailment",
@@ -217,6 +257,7 @@ CLAIMS = {
             "paper, section 2; Devlin et al. 2019",
             entailment.measure,
             entailment.judge,
+            notes=((1, "textual entailment"),),
         ),
         Claim(
             "sentence-vectors",
@@ -224,6 +265,7 @@ CLAIMS = {
             "paper, section 2",
             sentence_vectors.measure,
             sentence_vectors.judge,
+            notes=((1, "learning task-independent sentence representation"),),
             runs="translation",
         ),
     )

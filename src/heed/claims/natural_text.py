@@ -6,6 +6,7 @@ otherwise idle machine, without validation.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def measure(context: Context) -> list[Panel]:
     if context.corpus is None:
         raise ConfigError("this claim needs a parallel corpus: give --source, --target, --valid-source, --valid-target")
     size, vocab_size = SIZES[context.scale], vocabulary(context, context.corpus)
-    with JobPool(context.jobs) as pool:
+    with nullcontext(context.pool) if context.pool else JobPool(context.jobs) as pool:
         runs = Runs(context, context.corpus, pool)
         chosen = _search(runs, size, vocab_size)
         context.notes.extend(described(model, candidate, size, vocab_size) for model, candidate in chosen.items())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heed.claims.claim import Claim, Context
 from heed.claims.parallel_corpus import ParallelCorpus
-from heed.claims.processes import default_jobs
+from heed.claims.processes import JobPool, default_jobs
 from heed.claims.result import ClaimResult, Scale
 from heed.errors import ConfigError, HeedError
 
@@ -21,11 +21,12 @@ def run_claim(
     *,
     corpus: ParallelCorpus | None = None,
     jobs: int | None = None,
+    pool: JobPool | None = None,
 ) -> ClaimResult:
     """The result of a claim, read from the folder if it is there, else measured and written to it.
 
     corpus: natural text, for claims that need it. jobs: models to train at the same time; none: as many as there are
-    cores.
+    cores. pool: the processes that train them; none: of this claim alone.
     """
     file = folder / f"{claim.name}.json"
     if file.exists():
@@ -42,7 +43,7 @@ def run_claim(
     folder.mkdir(parents=True, exist_ok=True)
     report(f"{claim.name}: measuring …")
     runs, jobs = folder / (claim.runs or claim.name), default_jobs(scale) if jobs is None else jobs
-    context = Context(scale, runs, lambda message: report(f"{claim.name}: {message}"), jobs, corpus)
+    context = Context(scale, runs, lambda message: report(f"{claim.name}: {message}"), jobs, pool, corpus)
     result = _measured(claim, context, folder / f".{claim.name}.seconds")
     for name, svg in charts(result).items():
         (folder / name).write_text(svg, encoding="utf-8")
@@ -78,18 +79,20 @@ def run_claims(
     Claims that need a corpus are left out, and reported, where there is none.
     """
     results, failed = [], []
-    for claim in claims:
-        if claim.needs_corpus and corpus is None and not (folder / f"{claim.name}.json").exists():
-            report(f"{claim.name}: left out, since it needs a parallel corpus and none is given")
-            continue
-        try:
-            results.append(run_claim(claim, scale, folder, report, corpus=corpus, jobs=jobs))
-        except HeedError as error:
-            report(f"{claim.name}: {error}")
-            failed.append(claim.name)
-        except Exception:  # a bug in one experiment must not cost the results of the others
-            report(f"{claim.name}: {traceback.format_exc()}")
-            failed.append(claim.name)
+    jobs = default_jobs(scale) if jobs is None else jobs
+    with JobPool(jobs) as pool:
+        for claim in claims:
+            if claim.needs_corpus and corpus is None and not (folder / f"{claim.name}.json").exists():
+                report(f"{claim.name}: left out, since it needs a parallel corpus and none is given")
+                continue
+            try:
+                results.append(run_claim(claim, scale, folder, report, corpus=corpus, jobs=jobs, pool=pool))
+            except HeedError as error:
+                report(f"{claim.name}: {error}")
+                failed.append(claim.name)
+            except Exception:  # a bug in one experiment must not cost the results of the others
+                report(f"{claim.name}: {traceback.format_exc()}")
+                failed.append(claim.name)
     return results, failed
 
 

@@ -22,7 +22,9 @@ def train_runs(context: Context, runs: Mapping[str, Mapping[str, Any]]) -> dict[
     folders = {name: context.folder / name for name in runs}
     for name, folder in folders.items():
         check_settings(folder, runs[name]["settings"])
-    todo = {name: (folder, dict(runs[name])) for name, folder in folders.items() if not (folder / MANIFEST).exists()}
+    missing = [name for name, folder in folders.items() if not (folder / MANIFEST).exists()]
+    missing.sort(key=lambda name: _layers(runs[name]["settings"]), reverse=True)  # so that no long run is left alone
+    todo = {name: (folders[name], dict(runs[name])) for name in missing}
     if todo:
         context.report(f"training {len(todo)} models")
         results_of(context, train_model, todo, "trained model {} of {}: {}")
@@ -45,7 +47,10 @@ def results_of(
             left = time_left(began, len(results), len(jobs) - len(results))
             context.report(message.format(len(results), len(jobs), name) + left)
 
-    errors = run_jobs(jobs, work, finished, context.jobs, context.report)
+    if context.pool is None:
+        errors = run_jobs(jobs, work, finished, context.jobs, context.report)
+    else:
+        errors = context.pool.run(jobs, work, finished, context.report)
     if errors:
         described = "; ".join(f"{name}: {error}" for name, error in errors.items())
         raise TrainingError(f"{len(errors)} of {len(jobs)} jobs failed ({described}); the others need not be repeated")
@@ -77,6 +82,10 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
             raise FolderError(
                 f"{folder} has a run with {full_name} = {found!r}, not {value!r}: remove it, or choose another folder"
             )
+
+
+def _layers(settings: Mapping[str, Any]) -> int:
+    return sum(settings.get(f"model.{side}_layers", 0) for side in ("encoder", "decoder"))
 
 
 def train_model(folder: Path, arguments: Mapping[str, Any]) -> None:
