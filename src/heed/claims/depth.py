@@ -7,7 +7,7 @@ from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Verdict, is_less
 from heed.claims.translation import EXACT, LOSS, Variant, finals, train_variants, with_best_rates
 
-_LAYERS: dict[Scale, tuple[int, ...]] = {"smallest": (1, 2), "small": (1, 2, 4, 6), "full": (1, 2, 4, 6, 12)}
+_LAYERS: dict[Scale, tuple[int, ...]] = {"smallest": (1, 2), "small": (1, 2, 4, 6, 12), "full": (1, 2, 4, 6, 12)}
 
 
 def layers_of(number: int) -> Variant:

@@ -59,7 +59,7 @@ class StringTaskSize:
 
 SIZES: dict[Scale, StringTaskSize] = {
     "smallest": StringTaskSize(pairs=30, tests=2, steps=2, width=8, tokens=1024),
-    "small": StringTaskSize(pairs=20_000, tests=50, steps=1500, width=64, tokens=1024),
+    "small": StringTaskSize(pairs=20_000, tests=50, steps=1500, width=64, tokens=512),
     "full": StringTaskSize(pairs=100_000, tests=200, steps=1500, width=128, tokens=4096),
 }
 
