@@ -5,8 +5,7 @@
 
 copies the results of a folder that `heed claims` wrote and draws their charts, then writes each block between
 `<!-- claim: NAME -->` and `<!-- end -->`: statement, verdict, finding, numbers, chart and where they were measured.
-Results of full scale have a folder and blocks of their own: `<!-- claim: full/NAME -->`. Of a claim on natural text
-that is not finished, the block `<!-- runs: NAME -->` shows the recorded runs, `NAME.runs.jsonl`.
+Results of full scale have a folder and blocks of their own: `<!-- claim: full/NAME -->`.
 """
 
 import re
@@ -17,50 +16,17 @@ from pathlib import Path
 
 from heed.claims.claim import Claim
 from heed.claims.experiments import CLAIMS
-from heed.claims.natural_runs import FinishedRun
-from heed.claims.quality import MODELS
 from heed.claims.result import ClaimResult, Panel
 from heed.claims.run import charts
 
 DOCS = Path(__file__).parent
 PAGE, RESULTS = DOCS / "claims.md", DOCS / "pictures" / "claims"
 MARKED = re.compile(r"(?<=<!-- claim: )(?P<name>(full/)?[\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
-MARKED_RUNS = re.compile(r"(?<=<!-- runs: )(?P<name>[\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
-GROUPS = ("1 to 10", "11 to 12", "13 to 14", "15 to 16", "17 to 30")  # words in the source: natural_runs.groups_of
 
 
 def page_text(page: str) -> str:
     """The page with every block written from its result."""
-    page = MARKED_RUNS.sub(lambda marked: f"{marked['name']} -->\n{_runs_block(marked['name'])}", page)
     return MARKED.sub(lambda marked: f"{marked['name']} -->\n{_block(marked['name'])}", page)
-
-
-def recorded_runs(name: str) -> list[FinishedRun]:
-    """The runs of a claim on natural text, as far as it has been measured."""
-    lines = (RESULTS / f"{name}.runs.jsonl").read_text(encoding="utf-8").splitlines()
-    return [FinishedRun.from_json(line) for line in lines]
-
-
-def _runs_block(name: str) -> str:
-    """Two tables of the best settings of each model: BLEU by steps, and BLEU by source length after the search."""
-    runs, steps, lengths = recorded_runs(name), [], []
-    for model in MODELS:
-        of_model = [run for run in runs if run.name.startswith(f"{model}, ")]
-        searched = [run for run in of_model if ", seed " not in run.name and not run.name.endswith(", time")]
-        best, timed = max(searched, key=lambda run: run.final), next(run for run in of_model if ", time" in run.name)
-        seeds = sorted((run.name[-1], run.final) for run in of_model if run.name.startswith(f"{best.name}, seed "))
-        settings = best.name.removeprefix(f"{model}, ")
-        by_seed = ", ".join(f"{final:.1f} (seed {seed})" for seed, final in seeds) or "–"
-        cells = (model, f"{settings} (of {len(searched)})", f"{best.final:.1f}", by_seed)
-        steps.append(f"| {' | '.join(cells)} | {timed.seconds_per_step:.3f} |")
-        lengths.append(f"| {model} | {' | '.join(f'{score:.1f}' for score in best.by_length)} |")
-    searched_steps = max(best.bleu)
-    finished = max(max(run.bleu) for run in runs)
-    head = ("model", "best settings (of how many)", f"BLEU, {searched_steps:,} steps", f"BLEU, {finished:,} steps")
-    of_length = f"BLEU after {searched_steps:,} steps by words in the source"
-    lines = ["", f"| {' | '.join(head)} | seconds per step, alone |", "|---|---|---|---|---|", *steps, ""]
-    lines += [f"| {of_length} | {' | '.join(GROUPS)} |", "|" + "---|" * (len(GROUPS) + 1), *lengths, "", ""]
-    return "\n".join(lines)
 
 
 def _block(name: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from docs.make_claims import GROUPS, MARKED, MARKED_RUNS, PAGE, RESULTS, page_text, recorded_runs
+from docs.make_claims import MARKED, PAGE, RESULTS, page_text
 
 from heed.claims import bottleneck, positions, quality, translation
 from heed.claims.claim import Context
@@ -80,16 +80,6 @@ def test_the_book_lists_every_note_that_a_claim_quotes() -> None:
     quoted = {number for claim in CLAIMS.values() for number, _ in claim.notes}
     assert [int(number) for number in listed] == sorted(quoted)
     assert all(claim.notes for claim in CLAIMS.values())
-
-
-def test_the_book_shows_the_recorded_runs_of_a_claim_that_is_not_finished() -> None:
-    (marked,) = MARKED_RUNS.finditer(PAGE.read_text(encoding="utf-8"))
-    runs = recorded_runs(marked["name"])
-    assert all(len(run.by_length) == len(GROUPS) for run in runs)
-    assert all(f"\n| {model} | " in marked[0] for model in quality.MODELS)
-    assert {f"{run.final:.1f} (seed 1)" for run in runs if run.name.endswith("seed 1")} <= set(
-        re.findall(r"[\d.]+ \(seed 1\)", marked[0])
-    )
 
 
 def test_means_have_intervals_of_students_t() -> None:
