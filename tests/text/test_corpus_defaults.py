@@ -124,6 +124,18 @@ def test_the_learning_rate_is_inversely_proportional_to_the_width_and_grows_with
     assert chosen(SENTENCES, SENTENCES, accumulate=2, processes=2)["learning_rate"] == pytest.approx(1e-2)
 
 
+@pytest.mark.parametrize(("on_gpu", "batch"), [(False, 4096), (True, 16_384)])
+def test_batches_have_fewer_target_tokens_where_sources_are_much_longer(on_gpu: bool, batch: int) -> None:
+    headlines = replace(SENTENCES, characters=SENTENCES.characters // 4)
+    ratio = SENTENCES.characters / headlines.characters
+    values = chosen(SENTENCES, headlines, on_gpu=on_gpu, max_steps=10_000)
+    assert values["tokens_per_batch"] == int(batch / ratio) // 8 * 8
+    assert values.get("max_steps") == (None if on_gpu else 10_000 * 4096 // values["tokens_per_batch"])
+    assert chosen(SENTENCES, replace(SENTENCES, characters=0), on_gpu=on_gpu)["tokens_per_batch"] == 256
+    slightly_longer = replace(SENTENCES, characters=SENTENCES.characters * 4 // 3)
+    assert chosen(slightly_longer, SENTENCES, on_gpu=on_gpu).get("tokens_per_batch", batch) == batch
+
+
 def test_a_gpu_gets_larger_batches() -> None:
     assert chosen(SENTENCES, SENTENCES, on_gpu=True)["tokens_per_batch"] == 16_384
     assert "tokens_per_batch" not in chosen(SENTENCES, SENTENCES, on_gpu=True, tokens_per_batch=30_000)

@@ -10,7 +10,7 @@ are never changed. Leaves: `Choice`s. All other defaults are constants, in confi
     model.positions             rotary where the model allows them
     model.dropout               0.1 for predictable text
     training.label_smoothing    0 for predictable text
-    training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text, with long sources less
+    training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text; with long sources less
     training.max_steps          more of them where a CPU has smaller batches
     training.learning_rate      inversely proportional to the width, proportional to the square root of the batch size
     translate.correct_spelling  where sources are made of words, of which few are new
@@ -46,7 +46,8 @@ _REFERENCE_WIDTH, _REFERENCE_BATCH = 128, 4096
 _RATE, _PREDICTABLE_RATE = 5e-3, 2.5e-3  # peak learning rates for the reference width and batch
 _GPU_BATCH = 16_384  # target tokens: on a GPU a step of a small model hardly takes longer than with 4,096
 _SMALL_BATCH = 1024  # target tokens: on a CPU, where the time of a step grows with its tokens, for predictable text
-_SMALLEST_BATCH = 256  # target tokens: the same where sources are four or more times as long as targets
+_MUCH_LONGER = 1.5  # sources than targets: the time and memory of a step grow with the tokens of both sides
+_SMALLEST_BATCH = 256  # target tokens, however long the sources
 
 
 @dataclass(frozen=True)
@@ -176,29 +177,27 @@ def _tokenizer_types(settings: Sections) -> tuple[str, str]:
 
 
 def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Iterator[Choice]:
-    """Target tokens per batch, and with smaller batches more steps, so that as many tokens are seen."""
+    """Target tokens per batch; on a CPU with smaller batches more steps, so that as many tokens are seen."""
     training = TrainingConfig.model_validate(settings["training"])
-    preset = training.tokens_per_batch
     if training.schedule == "paper":
         return
-    if hardware.has_gpu:
-        if preset < _GPU_BATCH:
-            reason = f"on a GPU a step takes hardly longer than with {preset:,}"
-            yield Choice("training", "tokens_per_batch", _GPU_BATCH, reason)
-    elif preset > _SMALL_BATCH and _predictable(sides, settings):
-        batch = _small_batch(sides[0], sides[-1])
-        reason = "on a CPU predictable text gets further in the same time with small batches"
-        yield Choice("training", "tokens_per_batch", batch, reason)
-        if settings["training"]["tokens_per_batch"] == batch:  # unless the user has set it
-            steps = training.max_steps * preset // batch
-            reason = f"as many tokens as in {training.max_steps:,} batches of {preset:,}"
-            yield Choice("training", "max_steps", steps, reason)
-
-
-def _small_batch(source: TextStatistics, target: TextStatistics) -> int:
-    """Fewer target tokens where sources are longer, since the time of a step grows with the tokens of both sides."""
-    longer = max(1.0, source.characters / max(1.0, target.characters))
-    return max(_SMALLEST_BATCH, int(_SMALL_BATCH / longer) // 8 * 8)
+    preset = training.tokens_per_batch
+    batch, reasons = preset, []
+    if hardware.has_gpu and preset < _GPU_BATCH:
+        batch, reasons = _GPU_BATCH, [f"on a GPU a step takes hardly longer than with {preset:,}"]
+    elif not hardware.has_gpu and preset > _SMALL_BATCH and _predictable(sides, settings):
+        batch, reasons = _SMALL_BATCH, ["on a CPU predictable text gets further in the same time with small batches"]
+    longer = sides[0].characters / max(1.0, sides[-1].characters)
+    if longer >= _MUCH_LONGER:
+        batch = max(_SMALLEST_BATCH, int(batch / longer) // 8 * 8)
+        reasons.append(f"sources are {longer:.1f} times as long as targets, whose tokens it counts")
+    if batch == preset:
+        return
+    yield Choice("training", "tokens_per_batch", batch, "; ".join(reasons))
+    if not hardware.has_gpu and settings["training"]["tokens_per_batch"] == batch:  # unless the user has set it
+        steps = training.max_steps * preset // batch
+        reason = f"as many tokens as in {training.max_steps:,} batches of {preset:,}"
+        yield Choice("training", "max_steps", steps, reason)
 
 
 def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Iterator[Choice]:
