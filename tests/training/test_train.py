@@ -379,6 +379,11 @@ def test_language_models_and_classifiers_train_from_python(texts: dict[str, Any]
     assert classified.best.metric == "accuracy"
 
 
+def test_one_process_imports_nothing_for_sharded_weights() -> None:
+    code = "import sys, heed; heed.train; assert 'torch' in sys.modules and 'torch.distributed.fsdp' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_importing_heed_and_its_listener_needs_no_torch() -> None:
     code = "import sys, heed; dir(heed); heed.Listener; heed.TrainingConfig; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,6 +4,8 @@
 `ProcessGroup` of them. A single process is a group of one, in which every method does nothing, so the rest of training
 is written once. Only tensors and bytes are sent, never pickles. A process that dies ends the job: the others notice
 when they next wait for it.
+
+What only sharded weights need is imported where it is used: it takes half a second.
 """
 
 import os
@@ -14,9 +16,6 @@ from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from heed.backends.fused_weights import cross_kv_projections
 from heed.backends.select import has_gpu
@@ -116,6 +115,9 @@ def shard(model: Transformer, group: ProcessGroup) -> None:
     A unit is gathered while it is called. The key and value projections of cross-attention are called before their
     layer, so they are units of their own.
     """
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # noqa: PLC0415
+
     mesh = init_device_mesh(group.device().type, (group.size,))
     encoder, decoder = model.attention_stacks()
     encoder_layers = [] if encoder is None else list(encoder.layers)
@@ -129,11 +131,19 @@ def shard(model: Transformer, group: ProcessGroup) -> None:
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """The tensor, all-gathered if it is sharded: then all processes must call this."""
+    if not distributed.is_initialized():
+        return tensor
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415
+
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(tensor: Tensor, pattern: Tensor) -> Tensor:
     """A full tensor, the same in every process, sharded as `pattern` is: each keeps its shard, nothing is sent."""
+    if not distributed.is_initialized():
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor  # noqa: PLC0415
+
     if isinstance(pattern, DTensor):
         full = tensor.to(pattern.device)
         return distribute_tensor(full, pattern.device_mesh, pattern.placements, src_data_rank=None)
