@@ -110,7 +110,7 @@ class TranslationProgress:
     total: the number of lines, if known.
     """
 
-    def __init__(self, total: int | None = None, *, hidden: bool = False) -> None:
+    def __init__(self, total: int | None, *, hidden: bool = False) -> None:
         self._done = 0.0
         self._bar = None if hidden or not sys.stderr.isatty() else _progress_bar()
         if self._bar is not None:
