@@ -1,7 +1,7 @@
 """Output shared by several verbs: score tables, notes, a translation progress bar, scores in a model card.
 
-Results go to standard output, notes and progress to standard error. Imports no torch before a card is written, and
-rich where something is drawn with it.
+Results go to standard output, notes and progress to standard error. Imports no torch, and rich only where something is
+drawn with it.
 """
 
 import os
@@ -211,7 +211,7 @@ def write_card(
 
     texts: source and target side of the test set.
     """
-    from heed.artifacts.card import CARD, Evaluation, corpus_digest, write_scores  # noqa: PLC0415 - imports torch
+    from heed.artifacts.card import CARD, Evaluation, corpus_digest, write_scores  # noqa: PLC0415 - slow to import
 
     evaluation = Evaluation(test_set, corpus_digest(*texts), search, date.today().isoformat())
     try:
