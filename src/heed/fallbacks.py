@@ -10,15 +10,11 @@ _LOG = logging.getLogger("heed")
 _noted: dict[str, None] = {}  # in the order in which they happened
 
 
-def note_fallback(message: str, *, quietly: bool = False) -> None:
-    """Record that a slower or smaller alternative is used, and log it the first time.
-
-    quietly: record without logging, where the user can do nothing about it.
-    """
+def note_fallback(message: str) -> None:
+    """Record that a slower or smaller alternative is used, and log it the first time."""
     if message not in _noted:
         _noted[message] = None
-        if not quietly:
-            _LOG.warning("note: %s", message)
+        _LOG.warning("note: %s", message)
 
 
 def fallbacks() -> list[str]:

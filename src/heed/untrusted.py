@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST_JSON = 64 << 20  # bytes; the tokenizer of a vocabulary of 250,000 tokens has about 20 million
+_MAX_SHOWN = 80  # characters of a value in a message
 _MAX_DEPTH = 32  # nested lists and objects; a tokenizer.json has 5 levels
 
 
@@ -84,10 +85,10 @@ def _check_nesting_and_strings(value: Any) -> None:
     raise ValueError(f"its lists and objects are nested more than {_MAX_DEPTH} deep")
 
 
-def short_repr(value: object, max_length: int = 80) -> str:
+def short_repr(value: object) -> str:
     """The repr of a value for a message, truncated."""
     shown = repr(value)
-    return shown if len(shown) <= max_length else f"{shown[: max_length - 1]}…"
+    return shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 1]}…"
 
 
 def reason(error: OSError | ValueError) -> str:

@@ -17,7 +17,7 @@ def small_model(seed: int, device: torch.device) -> tuple[Transformer, list[list
 
 def forced_log_probs(model: Transformer, source: list[int], tokens: tuple[int, ...]) -> torch.Tensor:
     """Log-probabilities of every next token after each prefix, in one forward pass without a cache."""
-    device = model.vocabulary.embedding.weight.device
+    device = model.device
     with torch.no_grad():
         logits = model(torch.tensor([[*source, 2]], device=device), torch.tensor([[1, *tokens]], device=device))
     return logits[0].float().log_softmax(-1)

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heed import ModelConfig, SearchConfig, Transformer
 from heed.backends.base import TORCH_OPS, State
-from heed.backends.onnx import OnnxBackend
+from heed.backends.onnx import OnnxBackend, OnnxStepper
 from heed.backends.protocol import BackendChoice
 from heed.decoding.engine import Engine
 from heed.interop.folders import export_for
@@ -29,13 +29,13 @@ def backend_of(model: Transformer) -> OnnxBackend:
 @every_model
 def test_decoder_steps_in_onnx_equal_the_models_for_every_model(config: ModelConfig) -> None:
     model = model_of(config)
-    backend = backend_of(model)
+    stepper = OnnxStepper(onnx_files(model), config)
     rows = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]])  # a beam of three
     src = pad_sequence([torch.tensor([*source, config.eos_id]) for source in SOURCES], batch_first=True)
-    state, cache = backend.start(SOURCES).state.select(rows), model.start(src).select(rows)
+    state, cache = stepper.start(src).select(rows), model.start(src).select(rows)
     ids = torch.full((12,), config.bos_id)
     for step in range(5):
-        logits, state = backend.logits(ids, state)
+        logits, state = stepper.step(ids, state)
         expected, cache = model.step(ids[:, None], cache)
         torch.testing.assert_close(logits, expected[:, 0], atol=1e-4, rtol=1e-4)
         ids = torch.randint(3, config.vocab_size, ids.shape)

@@ -36,7 +36,7 @@ class NoFallbackEngine(StaticEngine):
 
 def static_engine(model: Transformer, engine_type: type[StaticEngine] = NoFallbackEngine) -> Engine:
     """The CUDA backend's whole search: captured Triton kernels on a GPU, the same steps in plain torch on a CPU."""
-    device = model.vocabulary.embedding.weight.device
+    device = model.device
     ops = REFERENCE
     if device.type == "cuda":
         from heed.backends.cuda.triton_ops import TRITON as ops  # noqa: N811, PLC0415

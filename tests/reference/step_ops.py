@@ -18,7 +18,7 @@ def embed(embedding: EmbeddingParams, slots: Slots) -> StreamAndInput:
     if embedding.positions is not None:
         x = x + embedding.positions[_position_of_rows(slots)]
     x = x.to(embedding.table.dtype)
-    return x, x if embedding.norm is None else _normal(x, embedding.norm)
+    return x, x if embedding.norm is None else _layer_norm(x, embedding.norm)
 
 
 def add_residual_norm(
@@ -26,8 +26,8 @@ def add_residual_norm(
 ) -> StreamAndInput:
     """Add a sub-layer's output, still without its bias, to the residual stream."""
     y = output + residual_norm.bias
-    x = x + (y if residual_norm.outer_norm is None else _normal(y, residual_norm.outer_norm))
-    ready = _normal(x, residual_norm.norm)
+    x = x + (y if residual_norm.outer_norm is None else _layer_norm(y, residual_norm.outer_norm))
+    ready = _layer_norm(x, residual_norm.norm)
     return ready if residual_norm.is_post else x, ready
 
 
@@ -65,46 +65,50 @@ def cross_attention(
 
 def beam_step(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slots: Slots, special: SpecialIds) -> None:
     """A step of beam search for all unfinished sentences, as in `decoding.search`."""
-    going = (slots.finished == 0).nonzero()[:, 0]
-    position, width = slots.positions[going].long(), slots.shape.beam
-    scored = logits if bias is None else logits + bias
-    log_probs = scored.view(-1, width, scored.shape[-1])[going].float().log_softmax(-1)
-    allowed = _allowed(log_probs, position, slots, slots.max_lengths[going], special)
-    totals = (slots.live_log_probs[going][..., None] + allowed).flatten(1)
+    unfinished = (slots.finished == 0).nonzero()[:, 0]
+    position, width = slots.positions[unfinished].long(), slots.shape.beam
+    biased = logits if bias is None else logits + bias
+    log_probs = biased.view(-1, width, biased.shape[-1])[unfinished].float().log_softmax(-1)
+    allowed = _allowed(log_probs, position, slots, slots.max_lengths[unfinished], special)
+    totals = (slots.live_log_probs[unfinished][..., None] + allowed).flatten(1)
     totals = totals.masked_fill(totals.isnan(), -torch.inf)
-    size, time = log_probs.shape[-1], position[:, None]
+    size, length = log_probs.shape[-1], position[:, None]
 
     best = totals.sort(dim=-1, descending=True, stable=True)
     ending = best.values[:, :width].masked_fill(best.indices[:, :width] % size != special.eos_id, -torch.inf)
-    ended = [
-        getattr(slots, name)[going]
+    finished = [
+        getattr(slots, name)[unfinished]
         for name in ("finished_scores", "finished_log_probs", "finish_order", "finish_hypothesis", "truncated")
     ]
-    ranks, parents = torch.arange(width, device=going.device), best.indices[:, :width] // size
-    never = torch.tensor([special.pad_id, special.bos_id], device=going.device)
-    wants_more = log_probs.index_fill(-1, never, -torch.inf).argmax(-1) != special.eos_id
-    cut_off = (wants_more & (position >= slots.max_lengths[going])[:, None]).int().gather(1, parents)
-    new = (ending / slots.length_penalties[time + 1], ending, time * width + ranks, parents, cut_off)
-    merged = [torch.cat(pair, 1) for pair in zip(ended, new, strict=True)]
+    ranks, parents = torch.arange(width, device=unfinished.device), best.indices[:, :width] // size
+    forbidden = torch.tensor([special.pad_id, special.bos_id], device=unfinished.device)
+    prefers_to_continue = log_probs.index_fill(-1, forbidden, -torch.inf).argmax(-1) != special.eos_id
+    truncated = (prefers_to_continue & (position >= slots.max_lengths[unfinished])[:, None]).int().gather(1, parents)
+    new = (ending / slots.length_penalties[length + 1], ending, length * width + ranks, parents, truncated)
+    merged = [torch.cat(pair, 1) for pair in zip(finished, new, strict=True)]
     kept = merged[0].sort(dim=-1, descending=True, stable=True).indices[:, :width]
-    slots.finished_scores[going], slots.finished_log_probs[going] = (each.gather(1, kept) for each in merged[:2])
-    slots.finish_order[going], slots.finish_hypothesis[going], slots.truncated[going] = (
+    slots.finished_scores[unfinished], slots.finished_log_probs[unfinished] = (
+        each.gather(1, kept) for each in merged[:2]
+    )
+    slots.finish_order[unfinished], slots.finish_hypothesis[unfinished], slots.truncated[unfinished] = (
         each.gather(1, kept).int() for each in merged[2:]
     )
 
-    ends = torch.arange(totals.shape[1], device=going.device) % size == special.eos_id
-    live = totals.masked_fill(ends, -torch.inf).sort(dim=-1, descending=True, stable=True)
-    slots.live_log_probs[going] = live.values[:, :width]
-    words, parents = live.indices[:, :width] % size, live.indices[:, :width] // size
-    slots.ids[going] = words
-    slots.tokens[going, position], slots.parents[going, position] = words.int(), parents.int()
-    _follow(parents, position, going, slots)
+    is_eos = torch.arange(totals.shape[1], device=unfinished.device) % size == special.eos_id
+    live = totals.masked_fill(is_eos, -torch.inf).sort(dim=-1, descending=True, stable=True)
+    slots.live_log_probs[unfinished] = live.values[:, :width]
+    tokens, parents = live.indices[:, :width] % size, live.indices[:, :width] // size
+    slots.ids[unfinished] = tokens
+    slots.tokens[unfinished, position], slots.parents[unfinished, position] = tokens.int(), parents.int()
+    _reorder_kv_rows(parents, position, unfinished, slots)
 
-    worst, likeliest = slots.finished_scores[going].amin(1), live.values[:, 0]
-    furthest = torch.maximum(slots.length_penalties[slots.max_lengths[going] + 1], slots.length_penalties[position + 2])
-    enough = worst > -torch.inf if int(slots.rules[1]) else likeliest / furthest <= worst
-    over = (enough | (likeliest == -torch.inf)).int()
-    slots.finished[going], slots.positions[going] = over, (position + 1 - over).int()
+    worst, best_live = slots.finished_scores[unfinished].amin(1), live.values[:, 0]
+    penalty = torch.maximum(
+        slots.length_penalties[slots.max_lengths[unfinished] + 1], slots.length_penalties[position + 2]
+    )
+    is_beaten = worst > -torch.inf if int(slots.rules[1]) else best_live / penalty <= worst
+    done = (is_beaten | (best_live == -torch.inf)).int()
+    slots.finished[unfinished], slots.positions[unfinished] = done, (position + 1 - done).int()
 
 
 def _allowed(
@@ -114,29 +118,31 @@ def _allowed(
     longest: Int[Tensor, "B"],
     special: SpecialIds,
 ) -> Float[Tensor, "B W V"]:
-    words = torch.arange(log_probs.shape[-1], device=position.device)
-    ends = words == special.eos_id
-    may_end, may_go_on = (position >= slots.rules[0])[:, None], (position < longest)[:, None]
-    never = (words == special.pad_id) | (words == special.bos_id)
-    allowed = torch.where(ends, may_end, may_go_on) & ~never
+    tokens = torch.arange(log_probs.shape[-1], device=position.device)
+    is_eos = tokens == special.eos_id
+    may_end, may_continue = (position >= slots.rules[0])[:, None], (position < longest)[:, None]
+    forbidden = (tokens == special.pad_id) | (tokens == special.bos_id)
+    allowed = torch.where(is_eos, may_end, may_continue) & ~forbidden
     return log_probs.masked_fill(~allowed[:, None], -torch.inf)
 
 
-def _follow(parents: Int[Tensor, "B W"], position: Int[Tensor, "B"], going: Int[Tensor, "B"], slots: Slots) -> None:
-    """Update the cache row of each hypothesis at every time: that of its parent, and the parent's row for this step."""
+def _reorder_kv_rows(
+    parents: Int[Tensor, "B W"], position: Int[Tensor, "B"], unfinished: Int[Tensor, "B"], slots: Slots
+) -> None:
+    """Update the cache rows of each hypothesis: those of its parent, and the parent itself at the newest position."""
     width, capacity = slots.shape.beam, slots.shape.target_length
-    origin = going[:, None] * width + parents
-    own = going[:, None] * width + torch.arange(width, device=going.device)
-    lines = slots.kv_rows[(position % 2)[:, None], origin]  # (B, W, T)
-    now = torch.arange(capacity, device=going.device) == position[:, None, None]
-    slots.kv_rows[((position + 1) % 2)[:, None], own] = torch.where(now, origin[..., None].int(), lines)
+    parent_rows = unfinished[:, None] * width + parents
+    rows = unfinished[:, None] * width + torch.arange(width, device=unfinished.device)
+    kv_rows = slots.kv_rows[(position % 2)[:, None], parent_rows]  # (B, W, T)
+    is_newest = torch.arange(capacity, device=unfinished.device) == position[:, None, None]
+    slots.kv_rows[((position + 1) % 2)[:, None], rows] = torch.where(is_newest, parent_rows[..., None].int(), kv_rows)
 
 
 def _position_of_rows(slots: Slots) -> Int[Tensor, "R"]:
     return slots.positions.long().repeat_interleave(slots.shape.beam)
 
 
-def _normal(x: Float[Tensor, "R D"], norm: NormParams) -> Float[Tensor, "R D"]:
+def _layer_norm(x: Float[Tensor, "R D"], norm: NormParams) -> Float[Tensor, "R D"]:
     return functional.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
 
 

@@ -134,7 +134,7 @@ def test_a_healthy_server_reports_its_backends_and_fallbacks(service: Service, m
     with served(service) as ready:
         healthy = {"status": "ready", "backends": {"ende": str(service.directions.served[0].translator.backend.choice)}}
         assert ready() == (200, healthy)
-        note_fallback("int8 kernels do not run here: float32", quietly=True)
+        note_fallback("int8 kernels do not run here: float32")
         assert ready() == (200, healthy | {"notes": ["int8 kernels do not run here: float32"]})
 
 
@@ -263,7 +263,7 @@ def test_a_full_disk_is_a_warning_and_the_server_stays_ready(service: Service, m
 def test_fallbacks_to_slower_code_are_reported(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.fallbacks._noted", {})
     assert HealthMonitor(service).notes == []
-    note_fallback("no large pages here", quietly=True)
+    note_fallback("no large pages here")
     assert HealthMonitor(service).notes == ["no large pages here"]
 
 

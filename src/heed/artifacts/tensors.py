@@ -39,14 +39,6 @@ def as_tensors(weights: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(weight) for name, weight in weights.items()}
 
 
-def as_arrays(weights: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Tensors as arrays, without a copy where numpy has their dtype; bfloat16 as float32."""
-    cpu = {name: weight.detach().cpu() for name, weight in weights.items()}
-    return {
-        name: (weight.float() if weight.dtype == torch.bfloat16 else weight).numpy() for name, weight in cpu.items()
-    }
-
-
 def model_of(config: ModelConfig, weights: Mapping[str, NDArray[Any]], path: Path) -> Transformer:
     """A model with weights as a model folder stores them, in evaluation mode. path: of the file, for errors."""
     model = meta_model(config).float().to_empty(device="cpu")  # no random initialisation

@@ -23,7 +23,7 @@ import ctranslate2
 import torch
 
 from heed.backends.base import Start
-from heed.backends.protocol import BackendChoice, Hypothesis, Prefixes, SearchMonitor, Sources
+from heed.backends.protocol import CPU_TOKENS, BackendChoice, Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.config import ModelConfig
 from heed.errors import InputError
 from heed.interop.ctranslate2_export import POSITIONS, vocabularies
@@ -44,7 +44,7 @@ class CTranslate2Backend:
     source_tokens: list[str]  # by id
     target_tokens: list[str]
     target_ids: dict[str, int]
-    tokens_per_batch: int = 4096
+    tokens_per_batch: int = CPU_TOKENS
     can_step: bool = False
 
     @classmethod

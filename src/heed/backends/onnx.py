@@ -11,10 +11,10 @@ import onnxruntime
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from heed.backends.base import SearchOps, Start
-from heed.backends.protocol import BackendChoice, Prefixes, SearchMonitor, Sources
+from heed.backends.protocol import CPU_TOKENS, BackendChoice, Prefixes, SearchMonitor, Sources
+from heed.backends.stepping import EnsembleState, start_from
 from heed.config import ModelConfig
 from heed.interop.onnx_export import memory_names, past_names
 from heed.search_config import SearchConfig
@@ -35,28 +35,44 @@ class OnnxState:
         return OnnxState(self.source_mask[sentences], tuple(kv[sentences] for kv in self.source_kv), past_kv)
 
 
-class OnnxBackend:
+class OnnxStepper:
     """Runs an exported encoder and decoder step in ONNX Runtime."""
 
-    tokens_per_batch = 4096
-    can_step = True
-
-    def __init__(self, files: Mapping[str, bytes], config: ModelConfig, choice: BackendChoice, ops: SearchOps) -> None:
-        self.choice, self.configs, self._ops = choice, (config,), ops
+    def __init__(self, files: Mapping[str, bytes], config: ModelConfig) -> None:
+        self._config = config
         self._encoder, self._decoder = (_session(files[name]) for name in ("encoder.onnx", "decoder.onnx"))
         self._memory, self._past = memory_names(config.decoder_layers), past_names(config.decoder_layers)
 
-    def start(self, sources: Sources) -> Start[OnnxState]:
-        """Encode the sources, ids without special tokens."""
-        (config,) = self.configs
-        rows = [torch.tensor([*ids, config.eos_id], device="cpu") for ids in sources]
-        src = pad_sequence(rows, batch_first=True, padding_value=config.pad_id)
+    def start(self, src: Int[Tensor, "B S"]) -> OnnxState:
+        """Encode the source; returns the state before the first target token."""
         outputs = self._encoder.run(["real", *self._memory], {"src": src.numpy()})
         source_mask, *source_kv = (torch.from_numpy(array) for array in outputs)
-        empty = torch.zeros(len(rows), config.heads, 0, config.head_width, dtype=torch.float32, device="cpu")
-        state = OnnxState(source_mask, tuple(source_kv), (empty,) * len(self._past))
-        first = torch.full((len(rows),), config.bos_id, device="cpu")
-        return Start(self._step, state, first, config.eos_id, self._ops)
+        shape = (len(src), self._config.heads, 0, self._config.head_width)
+        empty = torch.zeros(shape, dtype=torch.float32, device="cpu")
+        return OnnxState(source_mask, tuple(source_kv), (empty,) * len(self._past))
+
+    def step(self, ids: Int[Tensor, "R"], state: OnnxState) -> tuple[Float[Tensor, "R V"], OnnxState]:
+        """Logits after the next token of each row, and the state that includes it."""
+        tensors = zip((*self._memory, *self._past), (*state.source_kv, *state.past_kv), strict=True)
+        inputs = {name: tensor.numpy() for name, tensor in tensors}
+        names = ["logits", *(f"new_{name}" for name in self._past)]
+        outputs = self._decoder.run(names, {"ids": ids.numpy(), "real": state.source_mask.numpy(), **inputs})
+        logits, *past_kv = (torch.from_numpy(array) for array in outputs)
+        return logits, OnnxState(state.source_mask, state.source_kv, tuple(past_kv))
+
+
+class OnnxBackend:
+    """An exported model under heed's searches."""
+
+    tokens_per_batch = CPU_TOKENS
+    can_step = True
+
+    def __init__(self, files: Mapping[str, bytes], config: ModelConfig, choice: BackendChoice, ops: SearchOps) -> None:
+        self.choice, self.configs = choice, (config,)
+        self._stepper, self._ops = OnnxStepper(files, config), ops
+
+    def start(self, sources: Sources) -> Start[EnsembleState]:
+        return start_from([self._stepper], self.configs[0], sources, torch.device("cpu"), self._ops)
 
     def search(
         self,
@@ -67,20 +83,6 @@ class OnnxBackend:
         _monitor: SearchMonitor | None,
     ) -> None:
         """None: ONNX Runtime has no search."""
-
-    def logits(self, ids: Int[Tensor, "R"], state: OnnxState) -> tuple[Float[Tensor, "R V"], OnnxState]:
-        """Logits after the next token of each row, and the state that includes it."""
-        tensors = zip((*self._memory, *self._past), (*state.source_kv, *state.past_kv), strict=True)
-        inputs = {name: tensor.numpy() for name, tensor in tensors}
-        names = ["logits", *(f"new_{name}" for name in self._past)]
-        outputs = self._decoder.run(names, {"ids": ids.numpy(), "real": state.source_mask.numpy(), **inputs})
-        logits, *past_kv = (torch.from_numpy(array) for array in outputs)
-        return logits, OnnxState(state.source_mask, state.source_kv, tuple(past_kv))
-
-    def _step(self, ids: Int[Tensor, "R"], state: OnnxState) -> tuple[Float[Tensor, "R V"], OnnxState]:
-        logits, state = self.logits(ids, state)
-        forbidden = torch.tensor([self.configs[0].pad_id, self.configs[0].bos_id], device="cpu")
-        return logits.log_softmax(-1).index_fill(-1, forbidden, -torch.inf), state
 
 
 def _session(graph: bytes) -> onnxruntime.InferenceSession:

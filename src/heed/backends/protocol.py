@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Sources: TypeAlias = Sequence[Sequence[int]]  # token ids of each source, without special tokens
 Prefixes: TypeAlias = Sequence[Sequence[int]] | None  # token ids that each output must begin with
 
+CPU_TOKENS, GPU_TOKENS = 4096, 65_536  # recommended batch sizes, padding and beam included
+
 
 @dataclass(frozen=True)
 class BackendChoice:

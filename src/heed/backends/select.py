@@ -29,8 +29,8 @@ from heed.backends.cpu.library import engine, missing_for_compiled_code
 from heed.backends.cpu.training import training_ops as native_training_ops
 from heed.backends.cuda.graph import missing_for_graphs
 from heed.backends.memory import keep_freed_memory
-from heed.backends.protocol import Backend, BackendChoice
-from heed.backends.select_native import CPU_TOKENS, NO_GPU, InferenceRequest, Precision, cpu_choice
+from heed.backends.protocol import CPU_TOKENS, GPU_TOKENS, Backend, BackendChoice
+from heed.backends.select_native import NO_GPU, InferenceRequest, Precision, cpu_choice
 from heed.backends.stepping import HeedBackend, why_reference_only
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import MakeLinear, compiled_linear, int8_linear, plain_linear, prepacked_linear
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from heed.backends.cuda.engine import StaticEngine
 
 _BFLOAT16_CAPABILITY = 8  # first major compute capability with bfloat16 tensor cores
-_GPU_TOKENS = 65_536  # per batch, padding and beam included
 # torch.compile takes 13 s or more, which only many steps of a wide model repay: at width 128 it gains nothing.
 _MIN_STEPS_TO_COMPILE, _MIN_WIDTH_TO_COMPILE = 5000, 256
 
@@ -80,17 +79,17 @@ def inference_backend(
     request = request or InferenceRequest()
     if not models:
         raise InputError("a search needs a model, found 0 models")
-    device = _device_of(models[0])
+    device = models[0].device
     obstacle = _why_no_whole_search(models) if whole_search else "the weights change between searches"
     if obstacle is None:
-        dtype, engine = _static_engine(models[0], request.precision)
+        dtype, static_engine = _static_engine(models[0], request.precision)
         choice = BackendChoice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
-        tokens = engine.tokens_per_batch
-        return HeedBackend(models, choice, search_ops(device), _make_stepper, request.dtype, tokens, engine)
+        tokens = static_engine.tokens_per_batch
+        return HeedBackend(models, choice, search_ops(device), _make_stepper, request.dtype, tokens, static_engine)
     if request.precision == "bfloat16":
         raise InputError(f"precision = 'bfloat16' is not available, use 'float32': {obstacle}")
     choice = _stepping_choice(models[0], request, obstacle)
-    tokens = CPU_TOKENS if device.type == "cpu" else _GPU_TOKENS
+    tokens = CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
     return HeedBackend(models, choice, search_ops(device), _make_stepper, request.dtype, tokens)
 
 
@@ -114,7 +113,7 @@ def other_engine(
 def _why_no_whole_search(models: Sequence[Transformer]) -> str | None:
     if not has_gpu():
         return NO_GPU
-    if _device_of(models[0]).type == "cpu":
+    if models[0].device.type == "cpu":
         return "the model is on the CPU"
     if len(models) > 1:
         return "an ensemble of several models"
@@ -125,7 +124,7 @@ def _static_engine(model: Transformer, precision: Precision) -> tuple[str, "Stat
     from heed.backends.cuda.engine import StaticEngine  # noqa: PLC0415 - needs Triton
     from heed.backends.cuda.triton_ops import TRITON  # noqa: PLC0415 - needs Triton
 
-    is_capable = torch.cuda.get_device_capability(_device_of(model))[0] >= _BFLOAT16_CAPABILITY
+    is_capable = torch.cuda.get_device_capability(model.device)[0] >= _BFLOAT16_CAPABILITY
     use_bfloat16 = precision == "bfloat16" or (precision == "auto" and is_capable)
     dtype = torch.bfloat16 if use_bfloat16 else torch.float32
     return "bfloat16" if use_bfloat16 else "float32", StaticEngine(model, dtype, TRITON)
@@ -162,7 +161,7 @@ def _make_stepper(model: Transformer, dtype: str) -> Stepper | None:
 def _linear(dtype: str) -> MakeLinear:
     """The linear layers for inference on this CPU."""
     if dtype == "int8":
-        if missing_for_compiled_code() is None:
+        if has_compiled_code():
             return partial(compiled_linear, int8=True)
         return int8_linear(reduce_range=not torch.cpu._is_vnni_supported())
     return prepacked_linear if has_onednn() else plain_linear
@@ -180,7 +179,7 @@ def has_onednn() -> bool:
 
 def _stepping_choice(model: Transformer, request: InferenceRequest, no_gpu: str) -> BackendChoice:
     """The choice of a backend that decodes step by step."""
-    device, dtype = _device_of(model), request.dtype
+    device, dtype = model.device, request.dtype
     weight_dtype = str(model.vocabulary.embedding.weight.dtype).removeprefix("torch.")
     if (changed := why_reference_only(model)) is not None:
         return BackendChoice("reference", weight_dtype, str(device), changed)
@@ -192,13 +191,9 @@ def _stepping_choice(model: Transformer, request: InferenceRequest, no_gpu: str)
 
 def search_ops(device: torch.device) -> SearchOps:
     """Top-k, argmax and beam step for log-probabilities on this device."""
-    if device.type == "cpu" and missing_for_compiled_code() is None:
+    if device.type == "cpu" and has_compiled_code():
         return SearchOps(native_ops.beam_step, native_ops.topk, native_ops.argmax)
     return TORCH_OPS
-
-
-def _device_of(model: Transformer) -> torch.device:
-    return model.vocabulary.embedding.weight.device
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -290,4 +285,4 @@ def training_ops(model: Transformer, plan: TrainingPlan, *, is_sharded: bool) ->
 
 def bpe_dropout(tokenizer: Tokenizer, chance: float) -> BpeDropout:
     """BPE-dropout, in C if heed was installed with its C library."""
-    return (NativeBpeDropout if missing_for_compiled_code() is None else BpeDropout)(tokenizer, chance)
+    return (NativeBpeDropout if has_compiled_code() else BpeDropout)(tokenizer, chance)

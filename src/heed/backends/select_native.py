@@ -16,7 +16,7 @@ from heed.backends.cpu.backend import NativeBackend, native_search
 from heed.backends.cpu.layers import Weights
 from heed.backends.cpu.library import engine, missing_for_compiled_code
 from heed.backends.memory import keep_freed_memory
-from heed.backends.protocol import Backend, BackendChoice
+from heed.backends.protocol import CPU_TOKENS, Backend, BackendChoice
 from heed.config import ModelConfig
 from heed.fallbacks import note_fallback
 from heed.interop.engine_names import EngineName
@@ -26,7 +26,6 @@ Precision = Literal["auto", "bfloat16", "float32"]
 InferenceDtype = Literal["float32", "int8"]
 
 NO_GPU = "torch sees no GPU"
-CPU_TOKENS = 4096  # per batch, padding and beam included
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from heed.backends.base import SearchOps, Start, State, Stepper
 from heed.backends.protocol import BackendChoice, Hypothesis, Prefixes, SearchMonitor, Sources, WholeSearch
@@ -23,6 +22,7 @@ from heed.errors import InputError
 from heed.fallbacks import note_fallback
 from heed.model.cache import KVCache
 from heed.model.layers import DecoderLayer
+from heed.model.layout import pad_rows
 from heed.model.transformer import Transformer
 from heed.search_config import SearchConfig
 
@@ -78,7 +78,7 @@ class HeedBackend:
 
     def start(self, sources: Sources) -> Start[EnsembleState]:
         steppers = [self._stepper(model) for model in self.models]
-        device = self.models[0].vocabulary.embedding.weight.device
+        device = self.models[0].device
         return start_from(steppers, self.configs[0], sources, device, self._ops)
 
     def search(
@@ -99,7 +99,7 @@ class HeedBackend:
 
     def _stepper(self, model: Transformer) -> Stepper:
         """The stepper of a model and this dtype, rebuilt when the model's weights or modules have changed."""
-        if model.vocabulary.embedding.weight.device.type != "cpu" or why_reference_only(model) is not None:
+        if model.device.type != "cpu" or why_reference_only(model) is not None:
             return ReferenceStepper(model)
         fingerprint, by_dtype = weights_fingerprint(model), _steppers.setdefault(model, {})
         if self._dtype not in by_dtype or by_dtype[self._dtype][0] != fingerprint:
@@ -117,8 +117,7 @@ def start_from(
     """Encode the sources, ids without special tokens, with each stepper."""
     if not sources:
         raise InputError("a search needs a source, found 0 sources")
-    rows = [torch.tensor([*ids, config.eos_id], device="cpu") for ids in sources]
-    src = pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(device)
+    src = pad_rows(([*ids, config.eos_id] for ids in sources), config.pad_id, device)
     forbidden = torch.tensor([config.pad_id, config.bos_id], device=device)
 
     def step(ids: Int[Tensor, "R"], state: EnsembleState) -> tuple[Float[Tensor, "R V"], EnsembleState]:
@@ -133,7 +132,7 @@ def start_from(
 
 def start_decoder_only(model: Transformer, rows: int, ops: SearchOps) -> Start[KVCache]:
     """The start of a search without a source, for decoder-only models: `rows` empty texts."""
-    config, device = model.config, model.vocabulary.embedding.weight.device
+    config, device = model.config, model.device
     forbidden = torch.tensor([config.pad_id, config.bos_id], device=device)
 
     def step(ids: Int[Tensor, "R"], cache: KVCache) -> tuple[Float[Tensor, "R V"], KVCache]:

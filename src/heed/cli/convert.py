@@ -32,7 +32,7 @@ def export(
     """
     write = _converter(_EXPORTS, "--to", to)
 
-    from heed.inference.open import read_translation_folder  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import read_translation_folder  # noqa: PLC0415 - slow to import
 
     if to != "onnx":
         read_translation_folder(model)  # the other formats are for encoder-decoder models only

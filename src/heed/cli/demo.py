@@ -94,7 +94,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer are faster and give a worse model.")] = 900,
 ) -> None:
     """Train on the built-in English-French corpus, evaluate on held-out sentences, and show what `it` attends to."""
-    from heed.inference.open import load  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import load  # noqa: PLC0415 - slow to import
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(

@@ -40,7 +40,7 @@ from heed.cli.output import (
 )
 from heed.errors import DataError
 from heed.evaluation.repetition import repeats_itself
-from heed.text.corpus import read_lines
+from heed.text.corpus import display_name, read_lines
 from heed.training.corpora import PairFileOptions
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def evaluate(
     else:
         result.print_tables(_titles(model, files, lines), lines)
     if model is not None and card and not ensemble:  # an ensemble's score is not the model's
-        test_set = " + ".join(Path(_display_name(files[name])).name for name in ("source", "reference"))
+        test_set = " + ".join(Path(display_name(files[name])).name for name in ("source", "reference"))
         decoding = ", ".join(f"{name}={value}" for name, value in sorted((search | settings).items()))
         write_card(model, test_set, (lines["source"], lines["reference"]), result.scores, decoding)
 
@@ -148,18 +148,14 @@ def _read(files: Mapping[str, str]) -> Lines:
     lines = {name: list(read_lines(path)) for name, path in files.items()}
     count = len(lines["reference"])
     if count == 0:
-        raise DataError(f"{_display_name(files['reference'])} is empty: expected reference translations")
+        raise DataError(f"{display_name(files['reference'])} is empty: expected reference translations")
     for name, path in files.items():
         if len(lines[name]) != count:
             raise DataError(
-                f"{_display_name(path)} has {len(lines[name])} lines and {_display_name(files['reference'])} has "
+                f"{display_name(path)} has {len(lines[name])} lines and {display_name(files['reference'])} has "
                 f"{count}: line n of one must belong to line n of the other"
             )
     return lines
-
-
-def _display_name(path: str) -> str:
-    return "standard input" if path == "-" else path
 
 
 def _check_tokenizer(tokenize: str, references: list[str]) -> None:
@@ -262,10 +258,10 @@ def _different(lines: Lines) -> int:
 
 def _titles(model: Path | None, files: Mapping[str, str], lines: Lines) -> Table:
     titles = Table.grid(padding=(0, 2))
-    titles.add_row("reference", Text(f"{_display_name(files['reference'])}, {len(lines['reference']):,} sentences"))
-    titles.add_row("this", Text(_display_name(files.get("hypothesis", str(model)))))
+    titles.add_row("reference", Text(f"{display_name(files['reference'])}, {len(lines['reference']):,} sentences"))
+    titles.add_row("this", Text(display_name(files.get("hypothesis", str(model)))))
     if "against" in files:
-        titles.add_row("other", Text(f"{_display_name(files['against'])}, {_different(lines):,} sentences differ"))
+        titles.add_row("other", Text(f"{display_name(files['against'])}, {_different(lines):,} sentences differ"))
     return titles
 
 

@@ -48,7 +48,7 @@ def look(
         raise ConfigError(f"--full needs -o look.html or -o look.json; found {f'-o {out}' if out else 'no -o'}")
     search = search_settings(set_)
 
-    from heed.inference.open import look_into  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import look_into  # noqa: PLC0415 - slow to import
 
     trace = look_into(model, sentence, target, search)
     if out is not None:

@@ -182,7 +182,7 @@ def open_translator(
 
     others: folders of the other models of an ensemble. engine: None is the engine the folder was exported for.
     """
-    from heed.inference.open import load  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import load  # noqa: PLC0415 - slow to import
 
     translator = load(model, *others, engine=engine)
     settings = translator.search.model_dump() | search

@@ -1,7 +1,7 @@
 """Output shared by several verbs: score tables, notes, a translation progress bar, scores in a model card.
 
-Results go to standard output, notes and progress to standard error. Imports no torch before a card is written, and
-rich where something is drawn with it.
+Results go to standard output, notes and progress to standard error. Imports no torch, and rich only where something is
+drawn with it.
 """
 
 import os
@@ -110,7 +110,7 @@ class TranslationProgress:
     total: the number of lines, if known.
     """
 
-    def __init__(self, total: int | None = None, *, hidden: bool = False) -> None:
+    def __init__(self, total: int | None, *, hidden: bool = False) -> None:
         self._done = 0.0
         self._bar = None if hidden or not sys.stderr.isatty() else _progress_bar()
         if self._bar is not None:
@@ -211,7 +211,7 @@ def write_card(
 
     texts: source and target side of the test set.
     """
-    from heed.artifacts.card import CARD, Evaluation, corpus_digest, write_scores  # noqa: PLC0415 - imports torch
+    from heed.artifacts.card import CARD, Evaluation, corpus_digest, write_scores  # noqa: PLC0415 - slow to import
 
     evaluation = Evaluation(test_set, corpus_digest(*texts), search, date.today().isoformat())
     try:

@@ -2,6 +2,8 @@
 
 from heed.cli import options
 from heed.cli.options import from_options
+from heed.cli.train import TrainingProgress
+from heed.config import DataConfig
 from heed.paths import cache_folder
 from heed.training.corpora import PairFileOptions, TextFiles, training_corpora, validation_corpora
 from heed.training.presets import merge_settings, setting_layers
@@ -29,8 +31,7 @@ def prepare(
     cache: options.CacheOption = None,
 ) -> None:
     """Train the tokenizer and tokenise the text into the cache, for `heed train` to use."""
-    from heed.cli.train import TrainingProgress  # noqa: PLC0415 - torch takes seconds to import
-    from heed.config import DataConfig  # noqa: PLC0415
+    # Torch takes seconds to import.
     from heed.training.run_inputs import prepare_texts, train_tokenizers, with_text_settings  # noqa: PLC0415
     from heed.training.run_texts import WORD_PAIRS, survey_all, with_validation, with_word_pairs  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415

@@ -137,9 +137,8 @@ def train(
 ) -> None:
     """Train a model on your own text; data-parallel when started with torchrun."""
     settings = from_options(set_)
-    setting_layers(
-        config, settings, task, source_language, target_language, preset
-    )  # reports mistakes before torch loads
+    # Reports mistakes before torch is imported.
+    setting_layers(config, settings, task, source_language, target_language, preset)
     from heed.training.train import train as train_model  # noqa: PLC0415 - torch takes seconds to import
 
     is_first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes, only rank 0 reads stdin and reports

@@ -100,10 +100,8 @@ class _CorpusChecks:
     """The two passes over the data, and the state between them."""
 
     def __init__(self, corpora: list[Corpus], training: int, report: CheckProgress) -> None:
-        self.corpora, self.starts = (
-            corpora,
-            [0],
-        )  # pairs are indexed over all corpora: those of corpus c from starts[c] on
+        self.corpora = corpora
+        self.starts = [0]  # pairs are indexed over all corpora: those of corpus c from starts[c] on
         self.form = _form(corpora)
         self.sides = TEXTS[self.form]
         self.findings = {kind: TextErrorSummary(kind) for kind in get_args(TextErrorType)}
@@ -117,9 +115,8 @@ class _CorpusChecks:
         self._lines = [array("I") for _ in corpora]  # the first line of each pair
         self.dropped = DropMarks()
         self._languages = SideLanguages()
-        self._pending_examples: list[dict[int, list[tuple[TextErrorType, str]]]] = [
-            {} for _ in corpora
-        ]  # by corpus and index
+        # By corpus, and by a pair's index in it.
+        self._pending_examples: list[dict[int, list[tuple[TextErrorType, str]]]] = [{} for _ in corpora]
 
     def first_pass(self) -> None:
         """Check each text by itself, and collect statistics."""

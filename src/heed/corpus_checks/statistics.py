@@ -38,9 +38,8 @@ def pair_batches(corpus: Corpus, size: int, on_bad_row: OnBadRow, start: int) ->
 def find_repeats(hashes: Integers, indices: Integers) -> tuple[Integers, Integers]:
     """The indices of texts that repeat an earlier one, in order, and the index of the previous occurrence of each."""
     ranked = np.sort(hashes[indices])
-    indices = indices[
-        in_sorted(hashes[indices], ranked[1:][ranked[1:] == ranked[:-1]])
-    ]  # texts that occur more than once
+    repeated = ranked[1:][ranked[1:] == ranked[:-1]]  # hashes that occur more than once
+    indices = indices[in_sorted(hashes[indices], repeated)]
     indices = indices[np.argsort(hashes[indices], kind="stable")]
     same = hashes[indices[1:]] == hashes[indices[:-1]]
     later, previous = indices[1:][same], indices[:-1][same]

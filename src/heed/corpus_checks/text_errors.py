@@ -52,10 +52,7 @@ LEAKS: dict[CorpusForm, tuple[TextErrorType, ...]] = {
     "texts": ("leaked",),
     "labelled": ("leaked", "leaked_source"),
 }
-TEXT_SEPARATOR: dict[CorpusForm, str] = {
-    "texts": "\n",
-    "labelled": "\t",
-}  # lines of a document; two texts that share a label
+TEXT_SEPARATOR: dict[CorpusForm, str] = {"texts": "\n", "labelled": "\t"}  # between lines; between texts of one label
 
 # The errors that are left out of cleaned data. A pair with several errors counts as the first of them.
 DROPPED_ERRORS: tuple[TextErrorType, ...] = (
@@ -68,9 +65,8 @@ _CHARACTER_PATTERNS: dict[TextErrorType, re.Pattern[str]] = {
     "replacement": re.compile("\ufffd"),
     "mojibake": re.compile("[ÃÂ][\x80-\xbf]|â€."),  # UTF-8 taken for Latin-1 and encoded again
     "control": re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b\u2028\u2029\u2060\ufeff]"),
-    "spaces": re.compile(
-        r"[^\S \x0a-\x1f\x85\u2028\u2029\u202f\u3000]|  |^ | $"
-    ),  # thin and ideographic spaces are intentional
+    # Thin (U+202F) and ideographic (U+3000) spaces are intentional.
+    "spaces": re.compile(r"[^\S \x0a-\x1f\x85\u2028\u2029\u202f\u3000]|  |^ | $"),
     "markup": re.compile(r"&(?:[a-z]{2,6}|#\d+|#x[0-9a-f]+);|</?[a-z][^<>]*>", re.IGNORECASE),
 }
 _SUSPICIOUS = re.compile("[\ufffd&<ÃÂâ]|  |^ | $")  # printable text without this has none of the above

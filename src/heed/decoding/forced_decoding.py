@@ -10,11 +10,10 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from heed.decoding.alignment import AlignmentMatrix
 from heed.model.attention import attention_weights, fused_attention
-from heed.model.layout import AttentionPattern
+from heed.model.layout import AttentionPattern, pad_rows
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 
@@ -23,15 +22,10 @@ def teacher_forcing_batch(
     model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
 ) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """Padded `src`, `tgt_in` and `tgt_out`: eos after each source, bos before and eos after each target."""
-    config = model.config
-
-    def padded(sequences: list[list[int]]) -> Tensor:
-        rows = [torch.tensor(ids, device="cpu") for ids in sequences]
-        batch = pad_sequence(rows, batch_first=True, padding_value=config.pad_id)
-        return batch.to(model.vocabulary.embedding.weight.device)
-
-    src = padded([[*ids, config.eos_id] for ids in sources])
-    return src, padded([[config.bos_id, *ids] for ids in targets]), padded([[*ids, config.eos_id] for ids in targets])
+    bos, eos = [model.config.bos_id], [model.config.eos_id]
+    sides = ([*ids, *eos] for ids in sources), ([*bos, *ids] for ids in targets), ([*ids, *eos] for ids in targets)
+    src, tgt_in, tgt_out = (pad_rows(rows, model.config.pad_id, model.device) for rows in sides)
+    return src, tgt_in, tgt_out
 
 
 @torch_defaults()

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from heed.errors import InputError
+from heed.inference.batching import batches_by_length
 from heed.inference.open import open_folder
-from heed.model.layout import Padded
+from heed.model.layout import Padded, pad_rows
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.labels import TextPairEncoder
@@ -95,7 +95,7 @@ def _batches(
     encoder: TextEncoder, texts: Sequence[str], model: Transformer, max_tokens: int
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Padded batches of texts of similar length, with their indices; empty and overlong texts are refused."""
-    config, device = model.config, model.vocabulary.embedding.weight.device
+    config = model.config
     encoded = encoder.encode(texts)
     rows = [[*ids, config.eos_id] if model.encoder is not None else [config.bos_id, *ids] for ids in encoded]
     for index, row in enumerate(rows):
@@ -106,9 +106,5 @@ def _batches(
                 f"text {index + 1} has {len(row) - 1} tokens, more than the maximum of {max_tokens} that this model "
                 f"was trained with: {texts[index][:40]!r} …"
             )
-    order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
-    while order:
-        count = max(1, _TOKENS // len(rows[order[0]]))
-        batch, order = order[:count], order[count:]
-        ids = [torch.tensor(rows[index], device="cpu") for index in batch]
-        yield batch, pad_sequence(ids, batch_first=True, padding_value=config.pad_id).to(device)
+    for indices in batches_by_length([len(row) for row in rows], _TOKENS):
+        yield indices, pad_rows((rows[index] for index in indices), config.pad_id, model.device)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from heed.backends.base import Start
 from heed.backends.protocol import Hypothesis, SearchMonitor
@@ -23,8 +22,10 @@ from heed.decoding.decode import decode_steps, sample_tokens, uniform_numbers
 from heed.decoding.search import Constraints, score_dtype
 from heed.decoding.stepwise import monitored, run_search
 from heed.errors import InputError
+from heed.inference.batching import batches_by_length
 from heed.inference.open import open_folder
 from heed.model.cache import KVCache
+from heed.model.layout import pad_rows
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.search_config import SearchConfig
@@ -131,24 +132,16 @@ class Generator:
         """The log-probability of each token of each text, and of eos."""
         ids = self.tokenizer.encode(texts)
         log_probs: list[list[float]] = [[] for _ in texts]
-        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
-        while order:
-            count = max(1, _TOKENS // (len(ids[order[0]]) + 1))
-            batch, order = order[:count], order[count:]
-            for index, scores in zip(batch, self._token_log_probs([ids[index] for index in batch]), strict=True):
+        for indices in batches_by_length([len(sequence) + 1 for sequence in ids], _TOKENS):
+            for index, scores in zip(indices, self._token_log_probs([ids[index] for index in indices]), strict=True):
                 log_probs[index] = scores
         return log_probs
 
     @torch.no_grad()
     def _token_log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        config = self.model.config
-
-        def padded(sequences: list[list[int]]) -> Int[Tensor, "B T"]:
-            rows = [torch.tensor(ids, device="cpu") for ids in sequences]
-            return pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(self._device)
-
-        tgt_in = padded([[config.bos_id, *ids] for ids in sequences])
-        tgt_out = padded([[*ids, config.eos_id] for ids in sequences])
+        config, device = self.model.config, self.model.device
+        tgt_in = pad_rows(([config.bos_id, *ids] for ids in sequences), config.pad_id, device)
+        tgt_out = pad_rows(([*ids, config.eos_id] for ids in sequences), config.pad_id, device)
         log_probs = self.model(tgt_in=tgt_in).float().log_softmax(-1).gather(-1, tgt_out[..., None])[..., 0]
         return [row[: len(ids) + 1] for row, ids in zip(log_probs.tolist(), sequences, strict=True)]
 
@@ -169,8 +162,4 @@ class Generator:
         ]
 
     def _start(self, rows: int) -> Start[KVCache]:
-        return start_decoder_only(self.model, rows, search_ops(self._device))
-
-    @property
-    def _device(self) -> torch.device:
-        return self.model.vocabulary.embedding.weight.device
+        return start_decoder_only(self.model, rows, search_ops(self.model.device))

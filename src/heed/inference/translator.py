@@ -14,6 +14,7 @@ from heed.backends.protocol import Backend, Hypothesis, SearchMonitor
 from heed.decoding.alignment import AlignmentMatrix, argmax_alignment
 from heed.decoding.engine import Engine, max_output_lengths
 from heed.errors import InputError
+from heed.inference.batching import batches_by_length
 from heed.inference.lazy_models import LazyModels, backend_of
 from heed.inference.translation import Translation, join_translations, restored, space_before, stream_segment
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
@@ -331,18 +332,3 @@ class Translator:
 
     def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
         return batches_by_length(lengths, max(1, (budget or self.backend.tokens_per_batch) // beam))
-
-
-def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Batches of sentence indices, longest first, of at most `budget` tokens, padding included.
-
-    A longer sentence is a batch of its own.
-    """
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and lengths[batch[0]] * (len(batch) + 1) > budget:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch

@@ -83,9 +83,7 @@ def _specification(model: Transformer) -> Any:
     decoder = TransformerDecoderSpec(
         config.decoder_layers,
         external_pre_post_encoder_layers=config.norm == "sandwich",
-        alignment_layer=max(
-            0, config.decoder_layers - 2
-        ),  # the layer whose cross-attention is closest to word alignment
+        alignment_layer=max(0, config.decoder_layers - 2),  # as `heed.decoding.forced_decoding`
         alignment_heads=config.heads,
         **settings,
     )

@@ -167,7 +167,7 @@ class Trace:
         model = self.text_model.model
         meaning = "change of the log-probability of the row's prediction without the column's token"
         if self.labels:
-            compared = torch.tensor([[int(self.logits.argmax())]], device=model.vocabulary.embedding.weight.device)
+            compared = torch.tensor([[int(self.logits.argmax())]], device=model.device)
         else:
             self._require_encoder_decoder("removal")
             compared = _row(model, self.predicted)
@@ -301,7 +301,7 @@ def _texts(config: ModelConfig, source: str) -> list[str]:
 
 
 def _row(model: Transformer, tokens: TokenizedText) -> Int[Tensor, "1 n"]:
-    return torch.tensor([tokens.ids], device=model.vocabulary.embedding.weight.device)
+    return torch.tensor([tokens.ids], device=model.device)
 
 
 def _ids(model: Transformer, tokens: TokenizedText) -> Int[Tensor, "1 n"] | None:

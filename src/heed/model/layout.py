@@ -11,13 +11,14 @@ A layout converts hidden states to rows, one sentence each, and back. `Attention
 queries with that of the keys. Knows nothing of vocabularies, weights or heads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from heed.errors import InputError
 
@@ -218,6 +219,12 @@ class AttentionPattern:
 
 def _batch_size(layout: Layout) -> int:
     return len(layout.cu_seqlens) - 1 if isinstance(layout, Packed) else len(layout.token_mask)
+
+
+def pad_rows(rows: Iterable[Sequence[int]], pad_id: int, device: torch.device) -> Int[Tensor, "B T"]:
+    """Token ids of several sequences as rows, padded at their ends to the longest."""
+    tensors = [torch.tensor(row, dtype=torch.int64, device="cpu") for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=pad_id).to(device)
 
 
 def check_mask(mask: Tensor, expected: tuple[int, ...]) -> None:

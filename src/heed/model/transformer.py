@@ -90,6 +90,11 @@ class Transformer(nn.Module):
         self.classes = None if config.labels is None else ClassifierHead(config, config.labels)
         initialize_weights(self, config)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.vocabulary.embedding.weight.device
+
     def forward(
         self,
         src: Int[Tensor, "*sources"] | None = None,
@@ -166,8 +171,7 @@ class Transformer(nn.Module):
             self._reject(src=src)
             if rows is None or rows < 1:
                 raise InputError(f"kind = 'decoder' needs rows, the batch size, of at least 1, found rows = {rows}")
-            device = self.vocabulary.embedding.weight.device
-            return KVCache(1, torch.ones(rows, 0, dtype=torch.bool, device=device), past)
+            return KVCache(1, torch.ones(rows, 0, dtype=torch.bool, device=self.device), past)
         self._reject(rows=rows)
         src = self._require("src", src)
         layout = self._source_layout(src, src_layout)

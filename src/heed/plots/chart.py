@@ -44,7 +44,7 @@ _MAX_LABEL = 260.0  # width of a label, in SVG units
 
 @dataclass(frozen=True)
 class Axis:
-    """SeriesValues from low to high as coordinates from start to end; the y axis starts at the bottom."""
+    """Numbers from low to high as coordinates from start to end; the y axis starts at the bottom."""
 
     low: float
     high: float

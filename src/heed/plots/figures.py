@@ -6,7 +6,7 @@ Enters: arrays, with the tokens of their own rows and columns. Leaves: an SVG do
     heat_map            attention weights of one head, or any matrix of tokens by tokens
     head_grid           small heat maps of every layer and head
     head_lines          two columns of tokens with lines between them, as opaque as the weights
-    signed_heat_map         a matrix with both signs, such as the changes of an occlusion
+    signed_heat_map     a matrix with both signs, such as the changes of an occlusion
     position_picture    positional encodings
 
 A number is drawn as the opacity of one colour; rows are queries and columns are keys.

@@ -27,9 +27,8 @@ _MAX_FIELDS = 100
 _MAX_ITEMS = 10_000  # of lists and objects in JSON, together
 _MAX_DEPTH = 16  # nesting levels of lists and objects
 
-_STRING = re.compile(
-    rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL
-)  # an unterminated string extends to the end: never scanned twice
+# An unterminated string extends to the end, so that nothing is scanned twice.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
-from heed.backends.protocol import SearchMonitor
+from heed.backends.protocol import CPU_TOKENS, GPU_TOKENS, SearchMonitor
 from heed.backends.select import default_device
 from heed.errors import InputError
 from heed.inference.translation import Translation, join_translations
@@ -37,7 +37,6 @@ from heed.text.spelling import Correction
 T = TypeVar("T")
 _NEVER = sys.maxsize  # decoding steps: a batch of one request is cancelled as a whole, not sentence by sentence
 _SHORT = 200  # characters: texts that are split and tokenised on the event loop
-_TOKENS_ON_CPU, _TOKENS_ON_GPU = 4096, 65_536  # per batch
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Service:
     ) -> None:
         self.directions, self.config, self.lms_and_classifiers = directions, config, list(lms_and_classifiers)
         self.admission = Admission(config.queue, config.deadline)
-        by_device = _TOKENS_ON_GPU if default_device().type == "cuda" else _TOKENS_ON_CPU
+        by_device = GPU_TOKENS if default_device().type == "cuda" else CPU_TOKENS
         by_backend = [served.translator.backend.tokens_per_batch for served in directions.served]
         self._budget = config.tokens_per_batch or min([by_device, *by_backend])
         threads = 1 if lms_and_classifiers else inference_threads(directions.served)

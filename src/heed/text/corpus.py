@@ -82,7 +82,7 @@ class Corpus:
     @property
     def name(self) -> str:
         """The name in messages: ``a.en + a.de`` or ``a.tsv``."""
-        name = " + ".join(_display_name(path) for path in (self.source, self.target, self.pairs, self.text) if path)
+        name = " + ".join(display_name(path) for path in (self.source, self.target, self.pairs, self.text) if path)
         return f"{name}, held out" if self.subset is not None and self.subset.held_out else name
 
     @property
@@ -209,8 +209,8 @@ def _read_two_files(source_path: str, target_path: str, on_bad_row: OnBadRow | N
 def _line_count_mismatch(shorter: str, longer: str, line: int, rest: Iterator[bytes]) -> DataError:
     shorter_lines, longer_lines = line - 1, line + sum(1 for _ in rest)
     return DataError(
-        f"{location(longer, line)}: this line has no counterpart: {_display_name(shorter)} ends after line "
-        f"{shorter_lines}, {_display_name(longer)} after line {longer_lines}; line n of the target must translate line "
+        f"{location(longer, line)}: this line has no counterpart: {display_name(shorter)} ends after line "
+        f"{shorter_lines}, {display_name(longer)} after line {longer_lines}; line n of the target must translate line "
         "n of the source"
     )
 
@@ -283,13 +283,14 @@ def _decode(raw: bytes, path: str, line: int) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _display_name(path: str) -> str:
+def display_name(path: str) -> str:
+    """A path in messages."""
     return "standard input" if path == STANDARD_INPUT else path
 
 
 def location(path: str, line: int) -> str:
     """A line in messages: `a.tsv:7`."""
-    return f"{_display_name(path)}:{line}"
+    return f"{display_name(path)}:{line}"
 
 
 def _read_raw_lines(path: str) -> Iterator[bytes]:

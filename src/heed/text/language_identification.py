@@ -103,10 +103,6 @@ class LanguageDetector:
             table = self._log_probs[language] = np.full(1 << _HASH_BITS, log_probs[-1])
             table[hashes[::-1]] = log_probs[: len(hashes)][::-1]  # on a collision the more frequent trigram wins
 
-    @property
-    def languages(self) -> list[str]:
-        return list(self._log_probs)
-
     def detect(self, text: str, allowed: Iterable[str] | None = None) -> list[tuple[str, float]]:
         """Languages and their probabilities in percent, most probable first; all 0 for a text without letters.
 
@@ -142,9 +138,8 @@ class SideLanguages:
         counts, distinct = self._counts, np.count_nonzero(self._counts.any(0))
         totals = counts.sum(1, keepdims=True) + _SMOOTHING * distinct
         self._log_probs = np.log((np.maximum(counts - 1, 0) + _SMOOTHING) / totals)
-        self._evidence = (
-            self._log_probs - np.log((counts + _SMOOTHING) / totals)[::-1]
-        )  # log-likelihood ratio of the text's side over the other
+        # The log-likelihood ratio of a text's own side over the other.
+        self._evidence = self._log_probs - np.log((counts + _SMOOTHING) / totals)[::-1]
         self._difference = (counts * self._evidence).sum(1) / np.maximum(counts.sum(1), 1)  # nats per trigram
         sides = zip(_both_sides(sample), self._log_probs, strict=True)
         means = np.array([trigrams.means(log_probs) for trigrams, log_probs in sides])

@@ -59,7 +59,7 @@ def left_out_warning(corpora: Sequence[CorpusCounts]) -> str:
         return ""
     return (
         f"{too_long:,} of {total:,} pairs ({too_long / total:.1%}) have a side of more than data.max_tokens = "
-        f"{corpora[0].max_tokens} tokens and are left out: the model will not learn such texts. Raise data.max_tokens"
+        f"{corpora[0].max_tokens} tokens and are left out: the model is not trained on them. Raise data.max_tokens"
     )
 
 
@@ -170,13 +170,10 @@ def write_description(
         os.fsync(file.fileno())
 
 
-def open_prepared(folder: Path, key: str | None = None) -> Prepared:
-    """Open a prepared folder; a DataError if anything in it is missing or changed.
-
-    key: the expected cache key; None: the folder's name.
-    """
+def open_prepared(folder: Path) -> Prepared:
+    """Open a prepared folder, named by its cache key; a DataError if anything in it is missing or changed."""
     try:
-        description = _read_description(folder, key or folder.name.partition(".")[0])
+        description = _read_description(folder)
         arrays = {name: _open_array(folder, name, description) for name in FILES}
     except OSError as error:
         raise DataError(f"the prepared text in {folder} cannot be read: {error.strerror or error}") from None
@@ -185,9 +182,9 @@ def open_prepared(folder: Path, key: str | None = None) -> Prepared:
     return Prepared(folder, source, target, description.corpora)
 
 
-def _read_description(folder: Path, key: str) -> _Description:
+def _read_description(folder: Path) -> _Description:
     """Read prepared.json; check it, and the sizes of the files, before any file is read."""
-    path = folder / "prepared.json"
+    path, key = folder / "prepared.json", folder.name.partition(".")[0]
     if not path.is_file():
         raise _damaged(path, "is missing or not a file")
     if path.stat().st_size > _LARGEST_DESCRIPTION:

@@ -27,8 +27,6 @@ _CLOSING = "\"'”’»)]}"
 _CLAUSE_END = ".!?…:,;–—"  # end a clause if white space follows
 _CLAUSE_END_ALWAYS = "。！？、，；："  # end a clause, white space or not
 _LINE_ENDS = "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-
-
 _SAMPLE = 20_000  # lines whose sentences are counted; at most twice as many are held
 
 
@@ -57,13 +55,13 @@ class SourceLengths:
 class SentenceCounter:
     """Counts sentences per line in a bounded sample, evenly spread over a stream of unknown length."""
 
-    def __init__(self, language: str = "") -> None:
-        self._language, self._counts, self._seen, self._stride = language, list[int](), 0, 1
+    def __init__(self) -> None:
+        self._counts, self._seen, self._stride = list[int](), 0, 1
 
     def add(self, line: str) -> None:
         """Count the sentences of the next line, if it is in the sample."""
         if self._seen % self._stride == 0:
-            self._counts.append(1 + len(sentence_starts(line, self._language)))
+            self._counts.append(1 + len(sentence_starts(line)))
             if len(self._counts) == 2 * _SAMPLE:
                 self._counts, self._stride = self._counts[::2], 2 * self._stride
         self._seen += 1

@@ -26,7 +26,7 @@ _BIGRAM_WEIGHT = 0.9  # the rest is the word's own frequency
 _MAX_RARE = 10  # occurrences in the training sources up to which a word may be a misspelling
 _MIN_LETTERS_OF_TWO_EDITS = 4
 _MAX_LETTERS = 30  # of a word that is corrected
-_CACHED = 10_000  # words whose neighbours are remembered
+_CACHED = 10_000  # words whose neighbours are cached
 _LETTER_BINS = 32  # letters are counted modulo this
 
 

@@ -47,7 +47,7 @@ class EagerGradients:
 
     def __init__(self, model: Transformer, config: RunConfig, plan: TrainingPlan) -> None:
         self._model, self._config, self._task = model, config, task_of(config)
-        self._device, self._bfloat16 = model.vocabulary.embedding.weight.device, plan.bfloat16
+        self._device, self._bfloat16 = model.device, plan.bfloat16
         self._ops = training_ops(model, plan.eager(), is_sharded=config.training.shard)
 
     def logits_bytes(self, tokens: int) -> int:
@@ -86,7 +86,7 @@ class GraphGradients:
 
     def __init__(self, model: Transformer, config: RunConfig, plan: TrainingPlan, shape: BucketShape) -> None:
         self._config, self._shape, self._task = config, shape, task_of(config)
-        self._device = device = model.vocabulary.embedding.weight.device
+        self._device = device = model.device
         self._batch = shape.batch(torch.zeros(shape.numel, dtype=torch.int64, device=device))
         self._scale = torch.zeros((), dtype=torch.float32, device=device)
         self._loss = torch.zeros((), dtype=torch.float32, device=device)

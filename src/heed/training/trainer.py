@@ -38,7 +38,7 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
     deadline = time.monotonic() + 60 * (settings.max_minutes or math.inf)
     out_of_time = False
     journal = Journal(run.folder / JOURNAL, after_step=progress.step) if run.group.is_first else None
-    log = StepLog(run, journal, listener)
+    reporter = StepReporter(run, journal, listener)
     progress = replace(progress, previous=progress.step)
     with _Interrupts() as interrupts, closing(launch_steps(run, run.gradients(), progress)) as steps:
         while progress.step < settings.max_steps and not out_of_time and _early_stop(run, progress) is None:
@@ -46,20 +46,20 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
             step = pending.step
             epoch, position = pending.after
             progress = replace(progress, step=step, epoch=epoch, position=position)
-            log.add(pending)
+            reporter.add(pending)
             checkpoint_due = step % settings.checkpoint_every == 0
             out_of_time = settings.max_minutes is not None and run.group.sum(time.monotonic() > deadline)[0] > 0
             validation_due = step % settings.validate_every == 0 or step == settings.max_steps or out_of_time
             read_now = checkpoint_due or validation_due or not run.reads_losses_late
-            progress = log.read(progress, except_last=0 if read_now else 1)
+            progress = reporter.read(progress, except_last=0 if read_now else 1)
             improved = False
             if validation_due and run.validate is not None:
                 progress, improved = _validate(run, run.validate, progress, journal, listener)
             interrupted = run.group.sum(interrupts.requested)[0] > 0
             at_end = step == settings.max_steps or out_of_time or _early_stop(run, progress) is not None
             # After skipped steps there is nothing new to save.
-            if improved or interrupted or at_end or (checkpoint_due and not log.skipped_in_a_row):
-                progress = log.read(progress)
+            if improved or interrupted or at_end or (checkpoint_due and not reporter.skipped_in_a_row):
+                progress = reporter.read(progress)
                 _save(run, progress, journal)
                 progress = replace(progress, previous=step)
             if interrupted:
@@ -71,7 +71,7 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
     return progress
 
 
-class StepLog:
+class StepReporter:
     """Reports each step to journal and listener as soon as its loss is known, in order; counts skipped steps."""
 
     def __init__(self, run: Run, journal: Journal | None, listener: Listener) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from heed import ModelConfig
 from heed.backends.cpu import linear as compiled_linear
-from heed.backends.cpu.attention import native_attention, native_self_attention
+from heed.backends.cpu.attention import packed_attention, packed_self_attention
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cpu.linear import linear
 from heed.backends.fused_qkv import FusedQKVAttention, use_fused_projections
@@ -37,11 +37,11 @@ def test_fused_projections_equal_the_models_in_value_and_gradient(
     monkeypatch.setattr(compiled_linear, "_MIN_MULTIPLICATIONS", 0)
     model = make(config, CPU, torch.float32)
     fused = copy_sharing_weights(model)
-    use_fused_projections(fused, linear, native_self_attention)
+    use_fused_projections(fused, linear, packed_self_attention)
     attentions = [module for module in fused.modules() if isinstance(module, MultiHeadAttention)]
     assert all(isinstance(module, FusedQKVAttention) for module in attentions)
     sides = both_sides(config, CPU)
-    results = logits_and_gradients(fused, sides, native_attention)
+    results = logits_and_gradients(fused, sides, packed_attention)
     torch.testing.assert_close(results, logits_and_gradients(model, sides, plain_attention), atol=2e-4, rtol=1e-3)
 
 
@@ -56,9 +56,9 @@ def test_self_attention_of_fused_qkv_equals_attention_with_the_same_dropout(caus
         return [output, *torch.autograd.grad(output, qkv, grad_output)]
 
     torch.manual_seed(5)
-    results = output_and_gradient(native_self_attention(qkv, pattern, 0.3))
+    results = output_and_gradient(packed_self_attention(qkv, pattern, 0.3))
     torch.manual_seed(5)
     queries, keys, values = qkv.unbind(1)
-    expected = output_and_gradient(native_attention(queries, keys, values, pattern, 0.3))
+    expected = output_and_gradient(packed_attention(queries, keys, values, pattern, 0.3))
     torch.testing.assert_close(results, expected)
-    assert not torch.allclose(results[0], native_self_attention(qkv, pattern, 0.0))
+    assert not torch.allclose(results[0], packed_self_attention(qkv, pattern, 0.0))

@@ -11,7 +11,7 @@ from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.dropout import DropoutStruct, apply_dropout
 from heed.backends.cpu.library import engine
 from heed.backends.cpu.linear import matmul
-from heed.backends.cpu.loss import linear_cross_entropy
+from heed.backends.cpu.loss import make_linear_cross_entropy
 from heed.backends.cpu.search_ops import topk
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import compiled_linear
@@ -94,7 +94,7 @@ def test_decoder_steps_of_odd_sizes_equal_the_models(threads: int, monkeypatch: 
 def test_losses_and_their_gradients_equal_the_references(r_drop: float) -> None:
     hidden, weight = torch.randn(10, 24, requires_grad=True), torch.randn(150, 24, requires_grad=True)
     tgt_out = torch.tensor([3, 0, 149, 70, 63]).repeat(2)
-    loss = linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, r_drop)
+    loss = make_linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, r_drop)
     expected = loss_of_logits(functional.linear(hidden, weight), tgt_out, 0, 0.1, r_drop)
     torch.testing.assert_close(loss, expected)
     gradients = (torch.autograd.grad(value, [hidden, weight]) for value in (loss, expected))

@@ -8,7 +8,7 @@ from heed.backends.chunked_loss import torch_matmul
 from heed.backends.cpu import loss as compiled_loss
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cpu.linear import matmul
-from heed.backends.cpu.loss import linear_cross_entropy
+from heed.backends.cpu.loss import make_linear_cross_entropy
 from heed.errors import InputError
 from heed.training.loss import loss_of_logits, smoothed_cross_entropy
 
@@ -36,7 +36,7 @@ def test_the_chunked_loss_equals_the_loss_of_the_logits_in_value_and_gradient(
     inputs = [hidden, weight, bias] if has_bias else [hidden, weight]
     tgt_out = torch.randint(vocabulary, (tokens // 2,)).repeat(2)  # with R-Drop a batch holds every sentence twice
     tgt_out[[5, 19, 25, 39]] = 0
-    loss = linear_cross_entropy(matmul if native_matmul else torch_matmul)
+    loss = make_linear_cross_entropy(matmul if native_matmul else torch_matmul)
     chunked = loss(hidden, weight, bias if has_bias else None, tgt_out, 0, smoothing, r_drop)
     expected = loss_of_logits(functional.linear(*inputs), tgt_out, 0, smoothing, r_drop)
     torch.testing.assert_close(chunked, expected)
@@ -48,16 +48,16 @@ def test_the_chunked_loss_equals_the_loss_of_the_logits_in_value_and_gradient(
 def test_huge_logits_stay_finite_and_nan_stays_nan() -> None:
     hidden, weight, tgt_out = torch.full((3, 4), 1e3), torch.randn(70, 4) * 10, torch.tensor([3, 4, 5])
     expected, _ = smoothed_cross_entropy(functional.linear(hidden, weight), tgt_out, 0, 0.1)
-    torch.testing.assert_close(linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, 0.0), expected)
+    torch.testing.assert_close(make_linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, 0.0), expected)
     hidden[1, 2] = torch.nan
-    assert linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, 0.0).isnan()
+    assert make_linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, 0.0).isnan()
     hidden[1, 2] = torch.inf
-    assert not linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, 0.0).isfinite()
+    assert not make_linear_cross_entropy(matmul)(hidden, weight, None, tgt_out, 0, 0.1, 0.0).isfinite()
 
 
 @pytest.mark.parametrize("token_id", [-1, 70])
 def test_a_target_outside_the_vocabulary_is_refused_by_value(token_id: int) -> None:
     with pytest.raises(InputError, match=f"tgt_out holds id {token_id}, outside a vocabulary of 70 tokens"):
-        linear_cross_entropy(matmul)(
+        make_linear_cross_entropy(matmul)(
             torch.randn(2, 4), torch.randn(70, 4), None, torch.tensor([3, token_id]), 0, 0.1, 0.0
         )

@@ -11,13 +11,12 @@ from torch import Tensor
 
 import heed.backends
 from heed import ModelConfig
-from heed.backends.cpu.attention import attention as native_attention_with_seed
-from heed.backends.cpu.attention import native_attention
+from heed.backends.cpu.attention import attention_with_seed, packed_attention
 from heed.backends.cpu.decoder import NativeDecoder, NativeEncoder
 from heed.backends.cpu.dropout import DropoutStruct, apply_dropout
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cpu.linear import matmul
-from heed.backends.cpu.loss import linear_cross_entropy
+from heed.backends.cpu.loss import make_linear_cross_entropy
 from heed.backends.cpu.packed_linear import PackedLinear
 from heed.backends.cpu.pointers import array_pointer, pointer, pointer_or_none, strided_pointer
 from heed.backends.cpu.search_ops import beam_step, topk
@@ -79,7 +78,7 @@ def test_compiled_code_refuses_other_dtypes_than_float32(dtype: torch.dtype) -> 
     heads, pattern = x.view(4, 2, 4), AttentionPattern.between(layout, layout)
     for call in (
         lambda: apply_dropout(x, DropoutStruct.of(0.5, 1)),
-        lambda: native_attention(heads, heads, heads, pattern, 0.0),
+        lambda: packed_attention(heads, heads, heads, pattern, 0.0),
         lambda: matmul(x, x.t()),
         lambda: matmul(x.float(), x.float().t(), torch.zeros(4, dtype=dtype)),
         lambda: topk(x, 2),
@@ -110,13 +109,13 @@ def test_compiled_code_refuses_inconsistent_shapes() -> None:
     pattern = AttentionPattern.between(layout, layout)
     for qkv in ((heads[:3], heads, heads), (heads, heads[:3], heads[:3])):
         with pytest.raises(InputError, match="attention in compiled code takes packed sentences of"):
-            native_attention_with_seed(*qkv, pattern, DropoutStruct.of(0.0, 0))
+            attention_with_seed(*qkv, pattern, DropoutStruct.of(0.0, 0))
     with pytest.raises(TypeError, match="compiled code takes"):
-        native_attention_with_seed(heads, heads, heads[:3], pattern, DropoutStruct.of(0.0, 0))
+        attention_with_seed(heads, heads, heads[:3], pattern, DropoutStruct.of(0.0, 0))
     # The longest sentence has 3 tokens, not 2.
     wrong_layout = Packed(layout.positions, layout.sequence_ids, layout.cu_seqlens, 2)
     with pytest.raises(InputError, match="takes packed sentences of"):
-        native_attention_with_seed(
+        attention_with_seed(
             heads, heads, heads, AttentionPattern.between(layout, wrong_layout), DropoutStruct.of(0.0, 0)
         )
     with pytest.raises(TypeError, match="compiled code takes"):
@@ -136,8 +135,8 @@ def test_attention_with_one_head_ignores_the_stride_of_the_head_axis() -> None:
     pattern = AttentionPattern.between(layout, layout)
     contiguous = heads.clone(memory_format=torch.contiguous_format).view(4, 1, 8)
     assert torch.equal(
-        native_attention(heads, heads, heads, pattern, 0.0),
-        native_attention(contiguous, contiguous, contiguous, pattern, 0.0),
+        packed_attention(heads, heads, heads, pattern, 0.0),
+        packed_attention(contiguous, contiguous, contiguous, pattern, 0.0),
     )
 
 
@@ -175,9 +174,9 @@ def test_the_encoder_refuses_a_layout_that_does_not_fit_its_ids() -> None:
 @needs_compiled_code
 def test_the_loss_does_not_depend_on_the_default_dtype() -> None:
     arguments = (torch.randn(4, 8), torch.randn(11, 8), None, torch.tensor([3, 4, 0, 10]), 0, 0.1, 0.0)
-    expected = linear_cross_entropy(matmul)(*arguments)
+    expected = make_linear_cross_entropy(matmul)(*arguments)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert torch.equal(linear_cross_entropy(matmul)(*arguments), expected)
+        assert torch.equal(make_linear_cross_entropy(matmul)(*arguments), expected)
     finally:
         torch.set_default_dtype(torch.float32)

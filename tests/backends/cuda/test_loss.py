@@ -10,7 +10,7 @@ from heed.training.loss import loss_of_logits, smoothed_cross_entropy
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small test then has several slices and blocks, the last of each not full."""
-    monkeypatch.setattr(cross_entropy, "_SLICE", 16)
+    monkeypatch.setattr(cross_entropy, "_CHUNK_SIZE", 16)
     monkeypatch.setattr(cross_entropy, "_BLOCK", 64)
 
 

@@ -42,7 +42,7 @@ class _AttentionStruct(ctypes.Structure):
     ]
 
 
-def native_attention(
+def packed_attention(
     queries: Float[Tensor, "targets H K"],
     keys: Float[Tensor, "sources H K"],
     values: Float[Tensor, "sources H K"],
@@ -50,10 +50,10 @@ def native_attention(
     dropout: float,
 ) -> Float[Tensor, "targets H K"]:
     """Attention between packed sentences, on a CPU; the dropout seed comes from torch's generator."""
-    return attention(queries, keys, values, pattern, DropoutStruct.of(dropout, draw_seed() if dropout else 0))
+    return attention_with_seed(queries, keys, values, pattern, DropoutStruct.of(dropout, draw_seed() if dropout else 0))
 
 
-def attention(
+def attention_with_seed(
     queries: Tensor, keys: Tensor, values: Tensor, pattern: AttentionPattern, dropout: DropoutStruct
 ) -> Tensor:
     """Attention between packed sentences, on a CPU, with a given dropout seed."""
@@ -61,7 +61,7 @@ def attention(
     return _Attention.apply(queries, keys, values, query_layout, key_layout, pattern.causal, dropout)  # type: ignore[no-untyped-call]
 
 
-def native_self_attention(
+def packed_self_attention(
     qkv: Float[Tensor, "tokens 3 H K"], pattern: AttentionPattern, dropout: float
 ) -> Float[Tensor, "tokens H K"]:
     """Self-attention of packed sentences, from queries, keys and values stacked in this order for every token."""

@@ -15,7 +15,7 @@ from heed.model.embeddings import check_ids
 LOGITS_AT_A_TIME = 2**23  # few enough to be in cache when they are read again
 
 
-def linear_cross_entropy(matmul: MatmulFn) -> FusedLoss:
+def make_linear_cross_entropy(matmul: MatmulFn) -> FusedLoss:
     """Output projection, label-smoothed cross-entropy and R-Drop, chunk by chunk, with this matmul."""
 
     def loss(

@@ -60,9 +60,8 @@ def attention_forward(  # noqa: PLR0913, PLR0917 - an operator takes tensors, no
     """The output of attention, and the log2-sum-exp of each query's scores, which the backward pass needs."""
     queries, keys, values = (_contiguous_heads(x) for x in (queries, keys, values))
     count, heads, width = queries.shape
-    output = torch.empty(
-        queries.shape, dtype=queries.dtype, device=queries.device
-    )  # contiguous, whatever the strides of the queries
+    # Not empty_like: the output is contiguous, whatever the strides of the queries.
+    output = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     log_sums = torch.empty(heads, count, dtype=torch.float32, device=queries.device)
     programs.forward[(triton.cdiv(count, _TILE["BLOCK_M"]), heads)](
         queries, keys, values, output, log_sums, sequence_ids, cu_seqlens, key_cu_seqlens, seed,

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.backends.cuda.slots import Slots, SlotShape
-from heed.backends.cuda.step_ops import EmbeddingParams, SpecialIds, StepOps
-from heed.backends.fused_weights import feed_forward_without_bias, fuse_linear, qkv_projections, residual_norms
+from heed.backends.cuda.step_ops import EmbeddingParams, SpecialIds, StepOps, residual_norms
+from heed.backends.fused_weights import fuse_linear, qkv_projections
 from heed.model.attention import MultiHeadAttention
-from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
+from heed.model.layers import ACTIVATIONS, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
 from heed.model.layout import AttentionPattern, Packed
 from heed.model.positions import angles, sinusoids
 from heed.model.transformer import Transformer
@@ -46,7 +46,7 @@ class StaticEncoder:
             (
                 fuse_linear(qkv_projections(layer.attention)),
                 layer.attention,
-                feed_forward_without_bias(layer.feed_forward),
+                _feed_forward_without_bias(layer.feed_forward),
             )
             for layer in layers
         ]
@@ -161,7 +161,7 @@ def _sublayers(layer: DecoderLayer, number: int, ops: StepOps) -> list[Sublayer]
         queries = x @ cross.query.weight.t()
         return ops.cross_attention(queries, cross.query.bias, slots, number) @ cross.output.weight.t()
 
-    feed_forward = feed_forward_without_bias(layer.feed_forward)
+    feed_forward = _feed_forward_without_bias(layer.feed_forward)
     return [self_attention, cross_attention, lambda x, *_: feed_forward(x)]
 
 
@@ -188,3 +188,20 @@ def _residuals(layers: Sequence[DecoderLayer]) -> list[tuple[Residual, nn.Linear
             (layer.around_feed_forward, layer.feed_forward.narrow),
         )
     ]
+
+
+def _feed_forward_without_bias(part: FeedForward) -> Callable[[Float[Tensor, "R D"]], Float[Tensor, "R D"]]:
+    """The feed-forward network without the bias of its second linear layer, which `ResidualNorm` adds."""
+    ffn_in, ffn_out = part.widen, part.narrow.weight
+    if part.gate is not None:
+        weight, bias = (torch.cat((getattr(part.gate, name), getattr(ffn_in, name))) for name in ("weight", "bias"))
+
+        def gated(x: Tensor) -> Tensor:
+            gate, hidden = functional.linear(x, weight, bias).chunk(2, -1)
+            return (functional.silu(gate) * hidden) @ ffn_out.t()
+
+        return gated
+    if part.activation == "relu":  # matmul, bias and ReLU in one kernel
+        return lambda x: torch._addmm_activation(ffn_in.bias, x, ffn_in.weight.t()) @ ffn_out.t()
+    activate = ACTIVATIONS[part.activation]
+    return lambda x: activate(functional.linear(x, ffn_in.weight, ffn_in.bias)) @ ffn_out.t()

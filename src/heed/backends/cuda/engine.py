@@ -37,7 +37,7 @@ class StaticEngine:
 
     def __init__(self, model: Transformer, dtype: torch.dtype, ops: StepOps) -> None:
         self._model, self._dtype, self._ops = model, dtype, ops
-        self._device = model.vocabulary.embedding.weight.device
+        self._device = model.device
         self._pool: Any = None  # the memory that all captured steps share
         self._decoder: StaticDecoder | None = None
         self._weights: list[int] = []

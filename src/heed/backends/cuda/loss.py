@@ -7,7 +7,7 @@ from torch import Tensor
 from heed.backends.chunked_loss import loss_and_gradients
 from heed.backends.cuda.triton import training as programs
 
-_SLICE = 8192  # tokens whose logits exist at a time
+_CHUNK_SIZE = 8192  # tokens whose logits are materialised at a time
 _BLOCK = 4096  # vocabulary entries per block
 
 
@@ -38,7 +38,7 @@ def _loss_and_gradients(
         else:
             programs.cross_entropy_gradient[(tokens,)](*arguments, BLOCK=_BLOCK, num_warps=8)
 
-    return loss_and_gradients(hidden, weight, bias, tgt_out, to_gradient, _SLICE, copies=2 if r_drop else 1)
+    return loss_and_gradients(hidden, weight, bias, tgt_out, to_gradient, _CHUNK_SIZE, copies=2 if r_drop else 1)
 
 
 @_loss_and_gradients.register_fake

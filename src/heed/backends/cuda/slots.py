@@ -143,9 +143,8 @@ class Slots:
             counter.index_fill_(0, slots, value)
         hypothesis = torch.arange(self.shape.beam, device=slots.device).expand(len(slots), -1)
         minus_inf = torch.full(hypothesis.shape, -torch.inf, dtype=torch.float64, device=slots.device)
-        self.live_log_probs.index_copy_(
-            0, slots, minus_inf.masked_fill(hypothesis == 0, 0.0)
-        )  # one live hypothesis, W - 1 free entries
+        # One live hypothesis, and W - 1 free entries.
+        self.live_log_probs.index_copy_(0, slots, minus_inf.masked_fill(hypothesis == 0, 0.0))
         self.finished_scores.index_copy_(0, slots, minus_inf.masked_fill(hypothesis >= nbest, torch.inf))
 
 

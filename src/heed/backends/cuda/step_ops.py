@@ -4,15 +4,16 @@
 row (a hypothesis) independently, except `beam_step` and `encoder_attention`. Sums accumulate in float32 or float64.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from heed.backends.cuda.slots import Slots
 from heed.model.attention import AttentionFn
+from heed.model.layers import Residual
 
 
 class NormParams(NamedTuple):
@@ -33,6 +34,30 @@ class ResidualNorm(NamedTuple):
     outer_norm: NormParams | None
     norm: NormParams
     is_post: bool
+
+
+def residual_norms(
+    sublayers: Sequence[tuple[Residual, nn.Linear]], last: nn.Module
+) -> tuple[NormParams | None, list[ResidualNorm]]:
+    """The norm before the first sub-layer, if any, and the residual connection and norm after each.
+
+    sublayers: the residual wrapper of each sub-layer, and its last linear layer. In pre- and sandwich-norm models the
+    norm after a sub-layer is the one before the next sub-layer, and after the last one it is the stack's final norm.
+    """
+    norms = [_norm_params(residual.norm) for residual, _ in sublayers]
+    if sublayers[0][0].order == "post":
+        pairs = zip(sublayers, norms, strict=True)
+        return None, [ResidualNorm(linear.bias, None, norm, is_post=True) for (_, linear), norm in pairs]
+    following = [*norms[1:], _norm_params(cast("nn.LayerNorm", last))]
+    outer = [None if residual.outer_norm is None else _norm_params(residual.outer_norm) for residual, _ in sublayers]
+    return norms[0], [
+        ResidualNorm(linear.bias, outer_norm, norm, is_post=False)
+        for (_, linear), outer_norm, norm in zip(sublayers, outer, following, strict=True)
+    ]
+
+
+def _norm_params(norm: nn.LayerNorm) -> NormParams:
+    return NormParams(norm.weight, norm.bias, norm.eps)
 
 
 class EmbeddingParams(NamedTuple):

@@ -28,7 +28,7 @@ def training_ops(model: Transformer, *, bfloat16: bool, compile_layers: bool) ->
     use_triton_layer_norm(run, is_compiled=compile_layers)
     seeds = None
     if compile_layers:
-        seeds = use_hashed_dropout(layers_of(run), model.vocabulary.embedding.weight.device)
+        seeds = use_hashed_dropout(layers_of(run), model.device)
         compile_all_layers(run, dynamic=False)
     else:
         use_triton_linear(run)

@@ -42,7 +42,7 @@ def training_ops(model: Transformer, *, is_sharded: bool, compile_layers: bool) 
         compiled = copy_sharing_weights(model)
         compile_all_layers(compiled, dynamic=True)
         return TrainingOps(compiled, fused_attention)
-    if model.vocabulary.embedding.weight.device.type != "cpu":
+    if model.device.type != "cpu":
         return TrainingOps(model, fused_attention)
     run = model if is_sharded else copy_sharing_weights(model)
     use_bitwise_dropout(run)

@@ -63,7 +63,6 @@ class LanguageModelValidator:
         samples = self._held_out.samples
         _, text = samples[sample_index(step, samples)]
         prompt = text[: len(text) // 3]
-        greedy = self._config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
-        generator = Generator(model, self._tokenizers[1], greedy, self._config.data.max_tokens)
+        generator = Generator(model, self._tokenizers[1], self._config.search.greedy(), self._config.data.max_tokens)
         (continuations,) = generator.generate([prompt])
         return Validation(loss, loss * self._bits_per_byte, (prompt, text, continuations[0].text), self._task.metric)

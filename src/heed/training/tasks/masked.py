@@ -30,7 +30,7 @@ class MaskedLMTask(TextTask):
     metric = "accuracy"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
 
-    def __init__(self, share: float = 0.15) -> None:
+    def __init__(self, share: float) -> None:
         self._share = share
 
     def encoders(self, tokenizers: TokenizerPair, data: DataConfig) -> Encoders:

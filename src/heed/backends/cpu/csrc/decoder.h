@@ -11,7 +11,8 @@ typedef struct {
 } Row;
 
 /* Self-attention of this thread's (row, head) pairs; writes their new keys and values to the cache first. A pair reads
-   only keys that itself or an earlier step wrote, so no barrier is needed. work->wide: (rows, 3, heads, head_width). */
+   only keys that itself or an earlier step wrote, so no barrier is needed. work->projected: (rows, 3, heads,
+   head_width). */
 static void self_attention(
     const Thread *thread, const HeedModel *model, Workspace *work, const Row *rows, const HeedPositions *positions,
     int64_t layer) {
@@ -21,7 +22,8 @@ static void self_attention(
     for (int64_t item = first; item < last; item++) {
         const Row *row = &rows[item / heads];
         const int64_t head = item % heads;
-        float *query = work->wide + item / heads * 3 * model->d_model + head * head_width, *key = query + model->d_model;
+        float *query = work->projected + item / heads * 3 * model->d_model + head * head_width;
+        float *key = query + model->d_model;
         float *to = row->self.keys + layer * row->self.layer_stride + head * row->self.head_stride;
         if (positions->cos) {
             const int64_t angles = row->position * (head_width / 2);
@@ -37,7 +39,7 @@ static void self_attention(
     }
 }
 
-/* Cross-attention of this thread's (row, head) pairs to the source. work->wide: (rows, heads, head_width). */
+/* Cross-attention of this thread's (row, head) pairs to the source. work->projected: (rows, heads, head_width). */
 static void cross_attention(
     const Thread *thread, const HeedModel *model, Workspace *work, const Row *rows, int64_t layer) {
     const int64_t head_width = model->d_model / model->heads;
@@ -45,8 +47,8 @@ static void cross_attention(
     partition(thread, work->rows * model->heads, &first, &last);
     for (int64_t item = first; item < last; item++)
         attend(
-            work->wide + item * head_width, &rows[item / model->heads].source, layer, item % model->heads, head_width,
-            work->scores + thread->index * work->max_keys, work->heads + item * head_width);
+            work->projected + item * head_width, &rows[item / model->heads].source, layer, item % model->heads,
+            head_width, work->scores + thread->index * work->max_keys, work->heads + item * head_width);
 }
 
 /* All layers; returns the input of the output projection, (rows, d_model). Every thread runs through this. */
@@ -59,12 +61,12 @@ static const float *run_decoder(
     for (int64_t number = 0; number < model->layer_count; number++) {
         const HeedLayer *layer = &model->layers[number];
         const float *x = begin_sublayer(thread, model, work, &layer->norm[0]);
-        linear(thread, &layer->qkv, x, work->rows, work->quantized, work->wide);
+        linear(thread, &layer->qkv, x, work->rows, work->quantized, work->projected);
         barrier(thread);
         self_attention(thread, model, work, rows, positions, number);
         end_sublayer(thread, model, work, layer, 0, &layer->o_self, work->heads);
         x = begin_sublayer(thread, model, work, &layer->norm[1]);
-        linear(thread, &layer->q_cross, x, work->rows, work->quantized, work->wide);
+        linear(thread, &layer->q_cross, x, work->rows, work->quantized, work->projected);
         barrier(thread);
         cross_attention(thread, model, work, rows, number);
         end_sublayer(thread, model, work, layer, 1, &layer->o_cross, work->heads);

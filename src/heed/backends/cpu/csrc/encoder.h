@@ -33,12 +33,12 @@ static void apply_positions(
         if (!rotary) embed(model, &input->positions, input->ids[token], position, work->residual + token * model->d_model);
         for (int64_t head = 0; rotary && head < 2 * model->heads; head++) /* of queries, then of keys */
             rotate(
-                work->wide + token * 3 * model->d_model + head * 2 * half, input->positions.cos + position * half,
+                work->projected + token * 3 * model->d_model + head * 2 * half, input->positions.cos + position * half,
                 input->positions.sin + position * half, 2 * half);
     }
 }
 
-/* Self-attention of this thread's tokens, each within its sentence; work->wide: (tokens, 3, heads, head_width). */
+/* Self-attention of this thread's tokens, each within its sentence; work->projected: (tokens, 3, heads, head_width). */
 static void encoder_attention(
     const Thread *thread, const HeedModel *model, Workspace *work, const HeedEncoderInput *input) {
     const int64_t head_width = model->d_model / model->heads, stride = 3 * model->d_model;
@@ -48,11 +48,11 @@ static void encoder_attention(
         while (input->cu_seqlens[sentence + 1] <= token) sentence++;
         const int64_t begin = input->cu_seqlens[sentence], count = input->cu_seqlens[sentence + 1] - begin;
         const KeyValues kv = {
-            .keys = work->wide + begin * stride + model->d_model, .value_offset = model->d_model,
+            .keys = work->projected + begin * stride + model->d_model, .value_offset = model->d_model,
             .head_stride = head_width, .stride = stride, .count = count};
         for (int64_t head = 0; head < model->heads; head++)
             attend(
-                work->wide + token * stride + head * head_width, &kv, 0, head, head_width,
+                work->projected + token * stride + head * head_width, &kv, 0, head, head_width,
                 work->scores + thread->index * work->max_keys, work->heads + token * model->d_model + head * head_width);
     }
 }
@@ -62,7 +62,7 @@ static void run_encoder(const Thread *thread, const HeedModel *model, Workspace 
     apply_positions(thread, model, work, input, 0);
     for (const HeedLayer *layer = model->layers; layer < model->layers + model->layer_count; layer++) {
         const float *x = begin_sublayer(thread, model, work, &layer->norm[0]);
-        linear(thread, &layer->qkv, x, work->rows, work->quantized, work->wide);
+        linear(thread, &layer->qkv, x, work->rows, work->quantized, work->projected);
         barrier(thread);
         if (input->positions.cos) {
             apply_positions(thread, model, work, input, 1);

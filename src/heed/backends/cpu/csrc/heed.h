@@ -10,8 +10,8 @@
    no other call uses, else threads that it starts and ends.
 
    Arrays are contiguous unless they have strides. Ids, lengths and indices are checked, addresses and sizes of arrays
-   cannot be. Functions that return an int return 0 or an error code. Names in shapes are fields or
-   arguments. The Python modules of `backends/cpu` mirror the structures. */
+   cannot be. Functions that return an int return 0 or an error code. Names in shapes are fields or arguments. The
+   Python modules of `backends/cpu` mirror the structures. */
 
 #ifndef HEED_H
 #define HEED_H

@@ -15,7 +15,7 @@ typedef struct {                                  /* keys and values that one ro
 typedef struct {                                  /* activations of so many rows, shared by all threads */
     int64_t rows, max_keys;
     float *residual, *input, *heads, *output;     /* (rows, d_model): residual stream, input of a sub-layer, ... */
-    float *wide;                                  /* (rows, 3 d_model or 2 d_ff): QKV, or hidden units and gate */
+    float *projected;                             /* (rows, 3 d_model or 2 d_ff): QKV, or hidden units and gate */
     float *scores;                                /* (threads, max_keys): of one query */
     QuantizedRows quantized;
     void *memory;
@@ -30,11 +30,11 @@ static int64_t aligned(int64_t floats) {
 /* Memory for so many rows and keys of one row; returns 0 or an error code. */
 static int open_workspace(Workspace *work, const HeedModel *model, int64_t rows, int64_t max_keys, int64_t threads) {
     const int64_t hidden = aligned(rows * model->d_model), widest = most(2 * model->d_ff, 3 * model->d_model);
-    const int64_t wide = aligned(rows * widest), scores = aligned(max_keys), scales = aligned(rows);
+    const int64_t projected = aligned(rows * widest), scores = aligned(max_keys), scales = aligned(rows);
     const int64_t bytes = aligned(rows * quantized_bytes(widest) / 4 + 1); /* in floats */
-    float *memory = allocate(sizeof(float) * (4 * hidden + wide + threads * scores + 2 * scales + bytes));
+    float *memory = allocate(sizeof(float) * (4 * hidden + projected + threads * scores + 2 * scales + bytes));
     if (!memory) return HEED_NO_MEMORY;
-    float *all_scores = memory + 4 * hidden + wide, *all_scales = all_scores + threads * scores;
+    float *all_scores = memory + 4 * hidden + projected, *all_scales = all_scores + threads * scores;
     *work = (Workspace){
         rows, scores, memory, memory + hidden, memory + 2 * hidden, memory + 3 * hidden, memory + 4 * hidden, all_scores,
         {(uint8_t *)(all_scales + 2 * scales), all_scales, (int32_t *)(all_scales + scales)}, memory};
@@ -195,7 +195,7 @@ static void attend(
 /* The hidden units of the feed-forward network, (rows, d_ff): its first linear layer and the activation. */
 static void hidden_units(
     const Thread *thread, const HeedModel *model, Workspace *work, const HeedLayer *layer, const float *x) {
-    float *hidden = work->wide, *gates = hidden + work->rows * model->d_ff;
+    float *hidden = work->projected, *gates = hidden + work->rows * model->d_ff;
     int64_t first, last;
     quantize_input(thread, &layer->ffn_in, x, work->rows, work->quantized);
     partition_columns(thread, model->d_ff, &first, &last);
@@ -222,5 +222,5 @@ static void hidden_units(
 static void feed_forward(
     const Thread *thread, const HeedModel *model, Workspace *work, const HeedLayer *layer, int number) {
     hidden_units(thread, model, work, layer, begin_sublayer(thread, model, work, &layer->norm[number]));
-    end_sublayer(thread, model, work, layer, number, &layer->ffn_out, work->wide);
+    end_sublayer(thread, model, work, layer, number, &layer->ffn_out, work->projected);
 }

@@ -30,19 +30,19 @@ static void partition_columns(const Thread *thread, int64_t outputs, int64_t *fi
 typedef struct {                                  /* what a full tile prefetches meanwhile: part of the next panel */
     const char *weights;
     int64_t step;                                 /* bytes per input */
-} Ahead;
+} Prefetch;
 
 /* The part of the panel after w that tile number `tile` of w prefetches. */
-INLINED Ahead part_of_next(const float *w, int64_t size, int64_t tile, int64_t tiles) {
+INLINED Prefetch part_of_next(const float *w, int64_t size, int64_t tile, int64_t tiles) {
     enum { BYTES = sizeof(float) * PANEL };
-    if (tiles == 1) return (Ahead){(const char *)w, 0}; /* w itself is read as fast as memory allows */
+    if (tiles == 1) return (Prefetch){(const char *)w, 0}; /* w itself is read as fast as memory allows */
     const int64_t step = (BYTES + tiles - 1) / tiles;
-    return (Ahead){(const char *)w + (BYTES + tile * step) * size, step};
+    return (Prefetch){(const char *)w + (BYTES + tile * step) * size, step};
 }
 
 /* One panel of y = x Wᵀ in float32, for `rows` rows of x (a register tile). */
 INLINED void panel_f32(
-    const float *w, const float *x, int64_t size, Ahead ahead, const int rows, float y[][PANEL]) {
+    const float *w, const float *x, int64_t size, Prefetch prefetch, const int rows, float y[][PANEL]) {
     enum { PARTS = PANEL / LANES };
     const int unroll = rows > FEW_ROWS ? 1 : UNROLL;
     Lanes sums[MAX_ROWS][UNROLL][PARTS];
@@ -50,7 +50,7 @@ INLINED void panel_f32(
         for (int u = 0; u < unroll; u++)
             for (int part = 0; part < PARTS; part++) sums[r][u][part] = (Lanes){0};
     for (int64_t i = 0; i < size - size % unroll; i += unroll) {
-        if (rows == MAX_ROWS) __builtin_prefetch(ahead.weights + i * ahead.step, 0, 2);
+        if (rows == MAX_ROWS) __builtin_prefetch(prefetch.weights + i * prefetch.step, 0, 2);
         for (int u = 0; u < unroll; u++)
             for (int part = 0; part < PARTS; part++) {
                 const Lanes weights = *(const Lanes *)(w + (i + u) * PANEL + part * LANES);
@@ -109,8 +109,8 @@ INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const i
         default: panel(__VA_ARGS__, MAX_ROWS, y);                          \
     }
 
-static void tile_f32(const float *w, const float *x, int64_t size, Ahead ahead, int64_t rows, float y[][PANEL]) {
-    FOR_ROWS(panel_f32, w, x, size, ahead)
+static void tile_f32(const float *w, const float *x, int64_t size, Prefetch prefetch, int64_t rows, float y[][PANEL]) {
+    FOR_ROWS(panel_f32, w, x, size, prefetch)
 }
 
 static void tile_int8(const int8_t *w, const uint8_t *x, int64_t size, int64_t rows, int32_t y[][PANEL]) {
@@ -264,7 +264,7 @@ static int heed_self_test_of_isa(void) {
     for (int i = 0; i < SIZE; i++)
         for (int o = 0; o < PANEL; o++)
             w[i * PANEL + o] = w_int8[(i / GROUP * PANEL + o) * GROUP + i % GROUP] = (3 * i + 5 * o) % 11 - 5;
-    tile_f32(w, x, SIZE, (Ahead){(const char *)w, 0}, MAX_ROWS, y);
+    tile_f32(w, x, SIZE, (Prefetch){(const char *)w, 0}, MAX_ROWS, y);
     tile_int8(w_int8, x_int8[0], SIZE, MAX_ROWS, y_int32);
     for (int r = 0; r < MAX_ROWS; r++)
         for (int o = 0; o < PANEL; o++) {

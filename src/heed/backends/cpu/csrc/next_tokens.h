@@ -87,8 +87,9 @@ static void find_next_tokens(
 }
 
 /* The candidates of one row: log-probabilities and ids of `count` tokens, best first, -inf where there are fewer. Sets
-   `likeliest`, the most probable token whatever is the only one allowed. Returns whether they are numbers. */
-static int merge_tokens(const NextTokens *next, int64_t row, float *values, int64_t *tokens, int64_t *likeliest) {
+   `most_probable`, the token that would be chosen if no prefix or maximum length left only one. Returns whether the
+   log-probabilities are numbers. */
+static int merge_tokens(const NextTokens *next, int64_t row, float *values, int64_t *tokens, int64_t *most_probable) {
     Partial all = {-INFINITY, 0, 0};
     for (int64_t t = 0; t < next->threads; t++) {
         const Partial *part = &next->partials[t * next->rows + row];
@@ -106,7 +107,7 @@ static int merge_tokens(const NextTokens *next, int64_t row, float *values, int6
         }
     }
     const double log_total = all.highest + log(all.total);
-    *likeliest = all.filled ? tokens[0] : -1;
+    *most_probable = all.filled ? tokens[0] : -1;
     if (next->allowed[row].only >= 0) {
         values[0] = next->only[row];
         tokens[0] = next->allowed[row].only;

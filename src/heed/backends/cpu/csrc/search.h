@@ -10,7 +10,9 @@ static void encode_newcomers(const Thread *thread, Search *search) {
     const int64_t *starts = search->new_sources.cu_seqlens;
     run_encoder(thread, search->encoder, work, &search->new_sources);
     for (int64_t layer = 0; layer < search->decoder->layer_count; layer++) {
-        linear(thread, &search->decoder->layers[layer].kv_cross, work->input, work->rows, work->quantized, work->wide);
+        linear(
+            thread, &search->decoder->layers[layer].kv_cross, work->input, work->rows, work->quantized,
+            work->projected);
         barrier(thread);
         for (int64_t i = thread->index; i < search->new_sources.sentences; i += thread->team->count) {
             const Slot *slot = search->newcomers[i];
@@ -18,7 +20,7 @@ static void encode_newcomers(const Thread *thread, Search *search) {
             for (int64_t head = 0; head < heads; head++)
                 for (int part = 0; part < 2; part++) /* keys, then values */
                     for (int64_t t = starts[i]; t < starts[i + 1]; t++, to += size)
-                        memcpy(to, work->wide + ((2 * t + part) * heads + head) * size, sizeof(float) * size);
+                        memcpy(to, work->projected + ((2 * t + part) * heads + head) * size, sizeof(float) * size);
         }
         barrier(thread);
     }

@@ -20,7 +20,7 @@ typedef struct {                                  /* a sentence being translated
 typedef struct {                                  /* memory of one thread for a beam step */
     float *values;                                /* (beam, count) */
     int64_t *tokens;                              /* (beam, count) */
-    int64_t *likeliest, *cursor;                  /* (beam) */
+    int64_t *most_probable, *cursor;              /* (beam) */
     Continuations unfinished, ending;
 } BeamMemory;
 
@@ -161,7 +161,7 @@ static int advance(const Search *search, Slot *slot, const BeamMemory *memory) {
     for (int64_t h = 0; h < slot->hypotheses; h++)
         if (!merge_tokens(
                 &search->next, slot->first_row + h, memory->values + h * count, memory->tokens + h * count,
-                &memory->likeliest[h]))
+                &memory->most_probable[h]))
             return HEED_NO_HYPOTHESIS;
     const BeamStep step = {
         slot->live, slot->hypotheses, settings->beam, settings->eos, count, memory->values, memory->tokens};
@@ -173,7 +173,7 @@ static int advance(const Search *search, Slot *slot, const BeamMemory *memory) {
             if (ending->tokens[w] == settings->eos && ending->totals[w] > -INFINITY)
                 add_finished(
                     search, slot, ending->parents[w], ending->totals[w],
-                    must_end && memory->likeliest[ending->parents[w]] != settings->eos);
+                    must_end && memory->most_probable[ending->parents[w]] != settings->eos);
     }
     extend(slot, &memory->unfinished, settings->beam);
     if (!is_done(search, slot)) return 0;

@@ -1,6 +1,6 @@
 /* SIMD registers and the few operations that need intrinsics: the only file that differs between instruction sets.
 
-   `heed.c` is compiled once for each of them (setup.py). Everything else is written with the compiler's vector types,
+   `heed.c` is compiled once for each of them (build.py). Everything else is written with the compiler's vector types,
    or as loops that the compiler vectorises. */
 
 #include <stdint.h>
@@ -29,10 +29,10 @@ typedef int32_t Integers __attribute__((vector_size(4 * LANES), aligned(4)));
 
 /* How a group of GROUP activations, quantised to int8, -127 to 127, is stored: in X_BYTES bytes per activation.
 
-   AVX-512 VNNI and AVX-VNNI multiply unsigned by signed bytes: with an offset of X_OFFSET. AVX2 and AVX-512 without
-   VNNI do, too, but saturate sums of two products at 16 bits: as X_SIGNED magnitudes of the group, then a mask of its
-   negative ones, 255 or 0. w ^ mask is w, or -w - 1 where x is negative, so 2 · 127 · 128 is the largest sum, and what is
-   missing of the dot product is the sum of the negative magnitudes, which no output changes. */
+   AVX-512 VNNI and AVX-VNNI multiply unsigned by signed bytes: x is stored with an offset of X_OFFSET. AVX2 and AVX-512
+   without VNNI do, too, but saturate sums of two products at 16 bits: a group is stored as its magnitudes, then a mask
+   of its negative ones, 255 or 0. w ^ mask is w, or -w - 1 where x is negative, so 2 · 127 · 128 is the largest sum, and
+   what is missing of the dot product is the sum of the negative magnitudes, the same for all outputs. */
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 enum { X_OFFSET = 128, X_BYTES = 1 };
 #elif defined(__AVX2__)

@@ -107,9 +107,8 @@ def self_attention(
         kv_offset = (kv_row.to(tl.int64) * capacity + position_tile) * d_model + head * HEAD_DIM
         offset, is_token = kv_offset[:, None] + column[None, :], is_past[:, None] & in_bounds[None, :]
         k_tile = tl.load(keys + offset, mask=is_token, other=0.0).to(tl.float32)
-        v_tile = tl.load(values + offset, mask=is_token, other=0.0).to(
-            tl.float32
-        )  # loaded while the keys are in flight
+        # Loaded while the keys are in flight.
+        v_tile = tl.load(values + offset, mask=is_token, other=0.0).to(tl.float32)
         score = tl.where(is_past, tl.sum(k_tile * q[None, :], 1), -float("inf"))
         new_max = tl.maximum(max_score, tl.max(score, 0))
         rescale, weight = tl.exp2(max_score - new_max), tl.exp2(score - new_max)
