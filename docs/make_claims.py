@@ -45,7 +45,7 @@ def _block(name: str) -> str:
     ]
     for picture, panel in zip(charts(result), result.panels, strict=True):
         lines += [f"![{panel.y_label} by {panel.x_label}]({folder}/{picture})", "", *table(panel), ""]
-    lines += [f"- {note}" for note in result.notes] + ([""] if result.notes else [])
+    lines += [_wrapped(f"- {note}", "  ") for note in result.notes] + ([""] if result.notes else [])
     corpus = f"text: {result.corpus}; " if result.corpus else ""
     lines += [
         _wrapped(

@@ -52,7 +52,7 @@ def documents() -> list[tuple[str, str]]:
 def _documents() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-        yield page.name, prose
+        yield page.name, re.sub(r"“[^”]*”", "", prose)  # quotations have the words of others
     for settings in (ModelConfig, DataConfig, TrainingConfig, SearchConfig, TranslateConfig, ServeConfig):
         for name, field in settings.model_fields.items():
             yield f"{settings.__name__}.{name}", field.description or ""
