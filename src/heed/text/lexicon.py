@@ -9,18 +9,23 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
+from unicodedata import category
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from heed.errors import DataError
 
-WORD = re.compile(r"\w+(?:['’]\w+)*")
+# Vowel signs of Indian scripts, accents of decomposed text, vowels of Arabic: inside words, but \w has none of them.
+_BLOCKS_WITH_MARKS = chain(range(0x300, 0x3100), range(0xA600, 0xAC00), range(0xFB00, 0xFE30), range(0x10A00, 0x11F00))
+MARKS = "".join(character for character in map(chr, _BLOCKS_WITH_MARKS) if category(character)[0] == "M")
+_LETTERS = rf"\w[\w{MARKS}\u200c\u200d]*"  # the last two join and separate letters inside a word
+WORD = re.compile(rf"{_LETTERS}(?:['’]{_LETTERS})*")
 BOUNDARY = ""  # in the place of a word: the start or the end of a text
 
 _MAX_TEXTS = 1_000_000  # texts that are counted
 _MAX_WORDS, _MAX_BIGRAMS = 200_000, 100_000  # that are stored: the most frequent
-_PRUNED_AT = 2_000_000  # bigrams in memory; those that occurred once are then dropped
+_PRUNED_AT = 2_000_000  # bigrams in memory; the rarest are then dropped, at least half
 _NAMES_ONLY = 0.1  # share of capitalised words inside sentences below which these are names
 
 
@@ -47,7 +52,7 @@ class Lexicon:
             counts.update(words)
             bigrams.update(pairwise((BOUNDARY, *words, BOUNDARY)))
             if len(bigrams) > _PRUNED_AT:
-                bigrams = Counter({pair: times for pair, times in bigrams.items() if times > 1})
+                bigrams = _without_rarest(bigrams, _PRUNED_AT // 2)
             for word, form in islice(zip(words, written, strict=True), 1, None):
                 inside += 1
                 if word != form:
@@ -115,6 +120,14 @@ class _StoredLexicon(BaseModel):
     first: list[NonNegativeInt]
     second: list[NonNegativeInt]
     times: list[PositiveInt]
+
+
+def _without_rarest(bigrams: Counter[tuple[str, str]], most: int) -> Counter[tuple[str, str]]:
+    """Without those that occurred once, then twice, and so on, until at most so many are left."""
+    while len(bigrams) > most:
+        rarest = min(bigrams.values())
+        bigrams = Counter({pair: times for pair, times in bigrams.items() if times > rarest})
+    return bigrams
 
 
 def _capitalised_form(forms: Counter[str], count: int) -> str | None:

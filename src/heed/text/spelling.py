@@ -8,15 +8,17 @@ A word that they do not contain may also be a new one, as probably as its letter
 Enters: a text. Leaves: the text, and its `Correction`s. Knows nothing of tokenizers or models.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import exp, log
+from unicodedata import east_asian_width
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heed.text.letter_model import LetterModel
-from heed.text.lexicon import BOUNDARY, WORD, Lexicon
+from heed.text.lexicon import BOUNDARY, MARKS, WORD, Lexicon
 
 _MISSPELT = 0.05  # share of misspelt words
 # Negative log-probability of each edit of a misspelt word. Of a letter that is replaced or added there are 25 others.
@@ -28,6 +30,9 @@ _MIN_LETTERS_OF_TWO_EDITS = 4
 _MAX_LETTERS = 30  # of a word that is corrected
 _CACHED = 10_000  # words whose neighbours are remembered
 _LETTER_BINS = 32  # letters are counted modulo this
+_NO_SPACE = re.compile(r"\S+")
+_AROUND_WORDS = "\"'“”‘’«»‹›„‚()[]{}<>.,;:!?…¿¡*-–—"  # where they begin and end
+_IN_CODE = re.compile(r"[./\\@:=#&+<>()\[\]{}|~^$%*]")  # no sentence has these between two letters
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,12 @@ class SpellingCorrector:
 
     def __call__(self, text: str) -> tuple[str, tuple[Correction, ...]]:
         """The text with its misspelt words replaced, and what was replaced."""
-        matches = list(WORD.finditer(text))
+        matches, code = list(WORD.finditer(text)), _code(text)
         words = [BOUNDARY, *(match[0].lower() for match in matches), BOUNDARY]
         corrections, parts, end = list[Correction](), list[str](), 0
         for index, match in enumerate(matches, 1):
-            if self._may_be_misspelt(match[0], words[index], is_first=index == 1):
+            is_text = match.start() not in code and (text.isupper() or not _has_inner_capital(match[0]))
+            if is_text and self._may_be_misspelt(match[0], words[index], is_first=index == 1):
                 best = self._most_probable(*words[index - 1 : index + 2])
                 if best != words[index]:
                     words[index] = best  # the next word is judged by it
@@ -65,7 +71,7 @@ class SpellingCorrector:
         return "".join((*parts, text[end:])), tuple(corrections)
 
     def _may_be_misspelt(self, written: str, word: str, *, is_first: bool) -> bool:
-        if self._lexicon.counts.get(word, 0) > _MAX_RARE or not word.isalpha() or len(word) > _MAX_LETTERS:
+        if self._lexicon.counts.get(word, 0) > _MAX_RARE or not _is_spelt(word):
             return False
         is_name = self._lexicon.capitals_are_names and written[:1].isupper() and not is_first
         return not is_name
@@ -121,6 +127,25 @@ class SpellingCorrector:
         row, column = np.nonzero(letters)
         np.add.at(counts, (row, letters[row, column] % _LETTER_BINS), 1)
         return words, letters, counts
+
+
+def _is_spelt(word: str) -> bool:
+    """Whether a word is made of letters that may be mistyped: not a single one, nor digits, nor signs for syllables."""
+    return 1 < len(word) <= _MAX_LETTERS and all(
+        letter in MARKS or (letter.isalpha() and east_asian_width(letter) not in "WF") for letter in word
+    )
+
+
+def _has_inner_capital(written: str) -> bool:
+    """Whether a word is written like an acronym or a name: NATO, McDonald, iPhone; but not THey, of a slow finger."""
+    rest = written[2:] if len(written) > 3 and written[:2].isupper() else written[1:]
+    return rest != rest.lower()
+
+
+def _code(text: str) -> set[int]:
+    """Where the words start that are part of an address, a file name, an abbreviation with full stops or a formula."""
+    parts = (part for part in _NO_SPACE.finditer(text) if _IN_CODE.search(part[0].strip(_AROUND_WORDS)))
+    return {part.start() + word.start() for part in parts for word in WORD.finditer(part[0])}
 
 
 def _cased_like(written: str, form: str) -> str:
