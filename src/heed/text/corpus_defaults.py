@@ -48,6 +48,9 @@ _GPU_BATCH = 16_384  # target tokens: on a GPU a step of a small model hardly ta
 _SMALL_BATCH = 1024  # target tokens: on a CPU, where the time of a step grows with its tokens, for predictable text
 _MUCH_LONGER = 1.5  # sources than targets: the time and memory of a step grow with the tokens of both sides
 _SMALLEST_BATCH = 256  # target tokens, however long the sources
+_LETTERS_OF_A_SIGN = (
+    4  # about so many letters of an alphabet say what a Chinese character says, and make as many tokens
+)
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: H
         batch, reasons = _GPU_BATCH, [f"on a GPU a step takes hardly longer than with {preset:,}"]
     elif not hardware.has_gpu and preset > _SMALL_BATCH and _predictable(sides, settings):
         batch, reasons = _SMALL_BATCH, ["on a CPU predictable text gets further in the same time with small batches"]
-    longer = sides[0].characters / max(1.0, sides[-1].characters)
+    longer = _letters(sides[0]) / max(1.0, _letters(sides[-1]))
     if longer >= _MUCH_LONGER:
         batch = max(_SMALLEST_BATCH, int(batch / longer) // 8 * 8)
         reasons.append(f"sources are {longer:.1f} times as long as targets, whose tokens it counts")
@@ -198,6 +201,11 @@ def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: H
         steps = training.max_steps * preset // batch
         reason = f"as many tokens as in {training.max_steps:,} batches of {preset:,}"
         yield Choice("training", "max_steps", steps, reason)
+
+
+def _letters(side: TextStatistics) -> float:
+    """The length of texts, comparable between scripts: a text has a quarter as many characters in Chinese."""
+    return side.characters * (1 + (_LETTERS_OF_A_SIGN - 1) * side.signs)
 
 
 def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Iterator[Choice]:
