@@ -21,6 +21,11 @@ def test_rare_words_and_words_without_a_clear_translation_are_left_out() -> None
     assert word_pairs([]) == []
 
 
+def test_a_very_long_pair_hides_no_others() -> None:
+    document = Pair("word " * 4000, "Wort " * 4000, 0)
+    assert word_pairs([document, *sentences(200)]) == word_pairs(sentences(200)) != []
+
+
 def test_a_word_is_written_as_the_sentences_are() -> None:
     assert written_as(text_style(["A dog runs.", "The cat sits."]), "red") == ("red.", "Red.")
     assert written_as(text_style(["a dog runs .", "the cat sits ."]), "red") == ("red .", "red .")
