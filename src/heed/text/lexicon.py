@@ -5,6 +5,7 @@ each has the form in which it is mostly written inside a sentence, as `London` o
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -43,8 +44,8 @@ class Lexicon:
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> "Lexicon":
         """Count the words of at most a million texts."""
-        count, capitals, inside = 0, 0, 0
-        counts, bigrams, forms = Counter[str](), Counter[tuple[str, str]](), dict[str, Counter[str]]()
+        count, inside = 0, 0
+        counts, bigrams, capitalised = Counter[str](), Counter[tuple[str, str]](), Counter[str]()
         for text in islice(texts, _MAX_TEXTS):
             written = WORD.findall(text)
             words = [word.lower() for word in written]
@@ -53,24 +54,20 @@ class Lexicon:
             bigrams.update(pairwise((BOUNDARY, *words, BOUNDARY)))
             if len(bigrams) > _PRUNED_AT:
                 bigrams = _without_rarest(bigrams, _PRUNED_AT // 2)
-            for word, form in islice(zip(words, written, strict=True), 1, None):
-                inside += 1
-                if word != form:
-                    capitals += 1
-                    forms.setdefault(word, Counter())[form] += 1
+            inside += max(0, len(words) - 1)
+            capitalised.update(form for word, form in islice(zip(words, written, strict=True), 1, None) if word != form)
         stored = dict(counts.most_common(_MAX_WORDS))
-        usual = {
-            word: form
-            for word, others in forms.items()
-            if word in stored and (form := _capitalised_form(others, stored[word])) is not None
-        }
+        usual = {}
+        for form, times in capitalised.items():
+            if times > stored.get(word := form.lower(), math.inf) / 2:  # so no other form is more frequent
+                usual[word] = form
         known = stored.keys() | {BOUNDARY}
         frequent = {
             pair: times for pair, times in bigrams.most_common(_MAX_BIGRAMS) if times > 1 and known.issuperset(pair)
         }
         once = sum(times == 1 for times in stored.values())
         new = (once + counts.total() - sum(stored.values())) / max(counts.total(), 1)
-        return cls(count, stored, usual, frequent, capitals < _NAMES_ONLY * inside, new)
+        return cls(count, stored, usual, frequent, capitalised.total() < _NAMES_ONLY * inside, new)
 
     def form(self, word: str) -> str:
         return self.forms.get(word, word)
@@ -128,9 +125,3 @@ def _without_rarest(bigrams: Counter[tuple[str, str]], most: int) -> Counter[tup
         rarest = min(bigrams.values())
         bigrams = Counter({pair: times for pair, times in bigrams.items() if times > rarest})
     return bigrams
-
-
-def _capitalised_form(forms: Counter[str], count: int) -> str | None:
-    """The most frequent capitalised form of a word, if most of its occurrences are written so."""
-    ((form, times),) = forms.most_common(1)
-    return form if times > count / 2 else None
