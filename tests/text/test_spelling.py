@@ -89,8 +89,12 @@ def test_what_is_no_word_of_a_sentence_stays(text: str) -> None:
     assert CORRECT(text) == (text, ())
 
 
-def test_a_second_capital_is_a_slip_of_the_finger() -> None:
+def test_a_capital_in_the_wrong_place_is_a_slip_of_the_finger() -> None:
     assert CORRECT("CRcodile")[0] == "Crocodile"
+    correct = SpellingCorrector(Lexicon.from_texts([f"Ein {noun} liegt im Garten." for noun in ("Hund", "Stein")] * 20))
+    for misspelt in ("Ein uHnd liegt im Garten.", "Ein nHund liegt im Garten."):
+        assert correct(misspelt)[0] == "Ein Hund liegt im Garten."
+    assert correct("EUH liegt im ePhone.")[1] == ()
 
 
 def test_signs_for_words_and_syllables_are_not_spelt() -> None:

@@ -60,7 +60,7 @@ class SpellingCorrector:
         words = [BOUNDARY, *(match[0].lower() for match in matches), BOUNDARY]
         corrections, parts, end = list[Correction](), list[str](), 0
         for index, match in enumerate(matches, 1):
-            is_text = match.start() not in code and (text.isupper() or not _has_inner_capital(match[0]))
+            is_text = match.start() not in code and (text.isupper() or not self._is_acronym(match[0]))
             if is_text and self._may_be_misspelt(match[0], words[index], is_first=index == 1):
                 best = self._most_probable(*words[index - 1 : index + 2])
                 if best != words[index]:
@@ -76,10 +76,19 @@ class SpellingCorrector:
         is_name = self._lexicon.capitals_are_names and written[:1].isupper() and not is_first
         return not is_name
 
+    def _is_acronym(self, written: str) -> bool:
+        """Whether a word is written as NATO, McDonald or iPhone are; THey, eFrau and uJnge are slips of the finger."""
+        rest = written[2:] if len(written) > 3 and written[:2].isupper() else written[1:]
+        slips = written[1:], written[1::-1] + written[2:]
+        is_slip = any(len(slip) > 1 and self._lexicon.forms.get(slip.lower()) == slip for slip in slips)
+        return rest != rest.lower() and (written.isupper() or not is_slip)
+
     def _most_probable(self, before: str, word: str, after: str) -> str:
         """The word itself or a neighbour of it, between two other words."""
         scores = {word: self._log_prob(before, word) + self._log_prob(word, after)}
         for neighbour, cost in self._neighbours(word):
+            if len(word) == len(neighbour) == 1:  # x and n may be meant as they are
+                continue
             channel = log(_MISSPELT) - cost
             scores[neighbour] = self._log_prob(before, neighbour) + self._log_prob(neighbour, after) + channel
         return max(scores, key=lambda candidate: scores[candidate])
@@ -130,16 +139,10 @@ class SpellingCorrector:
 
 
 def _is_spelt(word: str) -> bool:
-    """Whether a word is made of letters that may be mistyped: not a single one, nor digits, nor signs for syllables."""
-    return 1 < len(word) <= _MAX_LETTERS and all(
+    """Whether a word is made of letters that may be mistyped: not of digits, nor of signs for words or syllables."""
+    return len(word) <= _MAX_LETTERS and all(
         letter in MARKS or (letter.isalpha() and east_asian_width(letter) not in "WF") for letter in word
     )
-
-
-def _has_inner_capital(written: str) -> bool:
-    """Whether a word is written like an acronym or a name: NATO, McDonald, iPhone; but not THey, of a slow finger."""
-    rest = written[2:] if len(written) > 3 and written[:2].isupper() else written[1:]
-    return rest != rest.lower()
 
 
 def _code(text: str) -> set[int]:
