@@ -115,9 +115,9 @@ class SpellingCorrector:
         limit = 2 if has_two else 1
         words, letters, letter_counts = self._letters
         own_counts = np.bincount([ord(letter) % _LETTER_BINS for letter in word], minlength=_LETTER_BINS)
-        # An edit changes the counts of two letters at most. This leaves few words, whose edits are counted.
-        near = np.flatnonzero(abs(letter_counts - own_counts.astype(np.int8)).sum(1) <= 2 * limit)
-        costs = _edit_costs(word, letters[near], letter_counts[near].sum(1))
+        differences = abs(letter_counts - own_counts.astype(np.int8)[:, None]).sum(0, dtype=np.int8)
+        near = np.flatnonzero(differences <= 2 * limit)  # an edit changes the counts of two letters at most
+        costs = _edit_costs(word, letters[near], letter_counts[:, near].sum(0))
         chosen = np.flatnonzero((costs <= limit * _REPLACED) & (costs > 0))
         return [(words[near[index]], float(costs[index])) for index in chosen]
 
@@ -127,14 +127,14 @@ class SpellingCorrector:
 
     @cached_property
     def _letters(self) -> tuple[list[str], NDArray[np.uint32], NDArray[np.int8]]:
-        """The words that may be a replacement, their code points, a row for each, and how often each letter occurs."""
+        """The words that may be a replacement; code points, a row for each; counts of letters, a column for each."""
         words = [word for word in self._lexicon.counts if len(word) <= _MAX_LETTERS]
         lengths = np.array([len(word) for word in words])
         letters = np.zeros((len(words), _MAX_LETTERS), np.uint32)
         letters[np.arange(_MAX_LETTERS) < lengths[:, None]] = [ord(letter) for word in words for letter in word]
-        counts = np.zeros((len(words), _LETTER_BINS), np.int8)
+        counts = np.zeros((_LETTER_BINS, len(words)), np.int8)
         row, column = np.nonzero(letters)
-        np.add.at(counts, (row, letters[row, column] % _LETTER_BINS), 1)
+        np.add.at(counts, (letters[row, column] % _LETTER_BINS, row), 1)
         return words, letters, counts
 
 
