@@ -40,6 +40,7 @@ _MANY_NEW_WORDS = 0.5  # share of words that are in one half of the text only: m
 _CLOSED_VOCABULARY = 0.002  # share of words that are in one half of the text only: fewer than in any natural language
 _FEW_NEW_WORDS = 0.1  # share of words that are in one half of the text only: a new word is often a misspelt one
 _SHORT = 60  # characters per text, on average
+_LONGEST_WORD = 20  # characters: a longer text in a script without spaces is a sentence
 _LARGE_ALPHABET = 400  # distinct characters: of Chinese, for example, too many and too rare to be tokens of their own
 _LETTERS = 0.8  # tokens per character from which nearly every letter is a token of its own
 _REFERENCE_WIDTH, _REFERENCE_BATCH = 128, 4096
@@ -100,6 +101,9 @@ def choose_tokenizers(sides: Sequence[TextStatistics]) -> Iterator[Choice]:
         reason = (
             f"{new:.0%} of the words in one half of the text are new, and texts have {lengths} characters on average"
         )
+    if any(side.unspaced > 0.5 and side.characters > _LONGEST_WORD for side in sides):
+        yield Choice("data", "tokenizer", "bpe", "sentences of a script without spaces between words")
+        return
     is_short = all(side.characters <= _SHORT and side.alphabet <= _LARGE_ALPHABET for side in sides)
     if new <= _MANY_NEW_WORDS or not is_short:
         yield Choice("data", "tokenizer", "bpe", reason)

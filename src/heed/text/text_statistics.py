@@ -14,6 +14,7 @@ from heed.text.normalization import TextStyle, text_style
 _SAMPLE = 20_000  # texts, at most twice as many
 _MAX_CHARACTERS = 500  # of each text
 _SIGNS = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]+")  # Chinese and so on
+_UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]+")  # Thai, Lao, Tibetan, Burmese, Khmer
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class TextStatistics:
     new_words: float  # share of the words of one half of the texts that do not occur in the other half
     style: TextStyle
     signs: float = 0.0  # share of the characters that stand for a word or a syllable, as in Chinese
+    unspaced: float = 0.0  # share of the characters of alphabets without spaces between words, as Thai
 
 
 class TextSampler:
@@ -48,8 +50,11 @@ class TextSampler:
         known = {word for text in texts[::2] for word in text.split()}
         words = [word for text in texts[1::2] for word in text.split()]
         new = sum(word not in known for word in words) / max(1, len(words))
-        signs = sum(len(run) for text in texts for run in _SIGNS.findall(text)) / max(1, sum(map(len, texts)))
-        return TextStatistics(len(texts), characters, alphabet, new, text_style(texts), signs)
+        shares = [
+            sum(len(run) for text in texts for run in script.findall(text)) / max(1, sum(map(len, texts)))
+            for script in (_SIGNS, _UNSPACED)
+        ]
+        return TextStatistics(len(texts), characters, alphabet, new, text_style(texts), *shares)
 
 
 def text_statistics(texts: Iterable[str]) -> TextStatistics:
@@ -77,4 +82,5 @@ def combined(parts: Sequence[TextStatistics]) -> TextStatistics:
     )
     alphabet = max(part.alphabet for part in parts)
     characters, new_words = mean(lambda part: part.characters), mean(lambda part: part.new_words)
-    return TextStatistics(texts, characters, alphabet, new_words, style, mean(lambda part: part.signs))
+    shares = mean(lambda part: part.signs), mean(lambda part: part.unspaced)
+    return TextStatistics(texts, characters, alphabet, new_words, style, *shares)
