@@ -108,8 +108,17 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_incomplete_one(
 def test_pruning_keeps_the_last_checkpoints_and_the_best(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         save(tmp_path, step)
-    prune_checkpoints(tmp_path, keep_last=2, best_step=2)
+    prune_checkpoints(tmp_path, keep_last=2, best_step=2, step=5)
     assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, step) for step in (2, 4, 5)]
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_one_written_after_resuming_before_it(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    save(tmp_path, 9)
+    (checkpoint_path(tmp_path, 9) / "progress.json").write_text("{}")
+    save(tmp_path, 5)  # resumed after step 2
+    prune_checkpoints(tmp_path, keep_last=1, best_step=None, step=5)
+    assert newest_checkpoint(tmp_path)[0] == checkpoint_path(tmp_path, 5)
 
 
 def test_a_worse_or_nan_loss_never_replaces_the_best() -> None:
@@ -156,7 +165,7 @@ def test_pruning_keeps_folders_that_are_not_named_like_checkpoints(tmp_path: Pat
     (other.parent / "step-00000013").write_text("nor is a file")
     for step in (1, 2, 100_000_000):
         save(tmp_path, step)
-    prune_checkpoints(tmp_path, keep_last=1, best_step=None)
+    prune_checkpoints(tmp_path, keep_last=1, best_step=None, step=100_000_000)
     assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, 100_000_000)]
     assert other.is_dir()
 
@@ -164,7 +173,7 @@ def test_pruning_keeps_folders_that_are_not_named_like_checkpoints(tmp_path: Pat
 def test_pruning_removes_partly_written_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / ".step-00000001.writing").mkdir(parents=True)
     save(tmp_path, 2)
-    prune_checkpoints(tmp_path, keep_last=1, best_step=None)
+    prune_checkpoints(tmp_path, keep_last=1, best_step=None, step=2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 

@@ -13,8 +13,10 @@ from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
 from heed.decoding.alignment import word_alignment
+from heed.decoding.engine import Engine
 from heed.decoding.forced_decoding import token_log_probs
 from heed.errors import InputError
+from heed.inference.lazy_models import LazyModels, backend_of
 from heed.inference.translation import Translation, restored
 from heed.search_config import TranslateConfig
 from heed.text.lexicon import Lexicon
@@ -121,7 +123,32 @@ def test_with_a_prefix_the_case_of_a_text_is_kept() -> None:
     settings = [make()], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12), 40
     (changed,) = Translator(*settings, normalizer=normalizer).translate(["A DOG RUNS"], prefixes=["THE"])
     (unchanged,) = Translator(*settings).translate(["A DOG RUNS"], prefixes=["THE"])
+    texts = Translator(*settings, normalizer=normalizer).translate(["A DOG RUNS"] * 2, prefixes=["", "THE"])
+    assert [text.normalized for text in texts] == [True, False]
     assert changed == unchanged
+
+
+def test_another_thread_may_build_the_models_at_any_moment() -> None:
+    models = [make()]
+    lazy = LazyModels(lambda: models, backend_of)
+
+    class Raced(Translator):
+        """A translator whose models another thread builds after so many reads."""
+
+        reads_left = 0
+
+        @property
+        def _models(self) -> Any:
+            self.reads_left -= 1
+            return lazy if self.reads_left >= 0 else models
+
+        @_models.setter
+        def _models(self, _: Any) -> None: ...
+
+    translator = Raced(lazy, (TOKENIZER, TOKENIZER), engine=Engine(backend_of(models)))
+    for reads in range(6):
+        translator.reads_left = reads
+        assert translator.models is models
 
 
 def test_a_text_is_translated_sentence_by_sentence_and_nothing_is_dropped(translator: Translator) -> None:

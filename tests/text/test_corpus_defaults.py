@@ -136,6 +136,28 @@ def test_batches_have_fewer_target_tokens_where_sources_are_much_longer(on_gpu: 
     assert chosen(slightly_longer, SENTENCES, on_gpu=on_gpu).get("tokens_per_batch", batch) == batch
 
 
+def test_batches_are_not_smaller_because_a_script_needs_fewer_characters() -> None:
+    english = ["The small dog runs through the large garden.", "A woman is reading a book in the park."] * 100
+    chinese = ["小狗在大花园里奔跑。", "一个女人在公园里看书。"] * 100
+    sides = [
+        replace(SENTENCES, characters=found.characters, signs=found.signs)
+        for found in (combined([text_statistics(texts)]) for texts in (english, chinese))
+    ]
+    assert sides[0].characters > 3 * sides[1].characters
+    assert "tokens_per_batch" not in chosen(*sides)
+    assert chosen(sides[1], replace(SENTENCES, characters=5))["tokens_per_batch"] < 4096
+
+
+def test_sentences_without_spaces_are_not_spelt() -> None:
+    thai = text_statistics(["เขาไปโรงเรียนทุกวัน กับเพื่อน", "ผมชอบกินข้าวผัดกับไข่ดาว", "วันนี้อากาศร้อนมากจริง"] * 50 + ["x"])
+    thai = replace(thai, new_words=0.9)
+    for sides in ((thai, SHORT_STRINGS), (SENTENCES, thai)):
+        assert [(choice.name, choice.value) for choice in choose_tokenizers(sides)] == [("tokenizer", "bpe")]
+    words = replace(thai, characters=7)
+    assert next(choose_tokenizers((words, PHONEMES))).name == "tokenizer"
+    assert {choice.value for choice in choose_tokenizers((words, PHONEMES))} == {"bpe", "characters"}
+
+
 def test_a_gpu_gets_larger_batches() -> None:
     assert chosen(SENTENCES, SENTENCES, on_gpu=True)["tokens_per_batch"] == 16_384
     assert "tokens_per_batch" not in chosen(SENTENCES, SENTENCES, on_gpu=True, tokens_per_batch=30_000)

@@ -125,3 +125,13 @@ def test_the_style_of_texts_is_the_share_of_each() -> None:
 )
 def test_a_missing_or_invalid_style_is_none(record: object) -> None:
     assert TextStyle.from_json(record) is None
+
+
+def test_a_text_that_ends_in_a_vowel_sign_gets_a_final_stop() -> None:
+    assert Normalizer(text_style(["यह अच्छी है।"]))("नमस्ते").text == "नमस्ते।"
+
+
+def test_a_title_has_no_capital_after_a_combining_accent() -> None:
+    assert (
+        NormalizedText("", case="title").restore_case("e\u0301cole de\u0301ja\u0300") == "E\u0301cole De\u0301ja\u0300"
+    )

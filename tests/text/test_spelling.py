@@ -1,4 +1,6 @@
 import random
+import unicodedata
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from heed.errors import DataError
 from heed.text import lexicon
 from heed.text.letter_model import LetterModel
-from heed.text.lexicon import Lexicon
+from heed.text.lexicon import MARKS, WORD, Lexicon
 from heed.text.source_noise import misspell
 from heed.text.spelling import (
     _ADDED,
@@ -68,6 +70,80 @@ def test_nouns_are_written_as_in_the_training_text_where_capitals_are_not_names(
     texts = [f"Ein {noun} liegt im {place}." for noun in ("Hund", "Ball", "Stein") for place in ("Garten", "Haus")] * 20
     correct = SpellingCorrector(Lexicon.from_texts(texts))
     assert correct("Ein Hudn liegt im gartenn.")[0] == "Ein Hund liegt im Garten."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "See https://sleep.com/smal for the garden.",
+        "Write to smal.hors@gardn.org in London.",
+        "The file gardn.txt and the folder /gardn.",
+        "A small horse, e.g. in a garden.",
+        "A small streat(x) in the garden.",
+        "STREAT in London often sleeps.",  # an acronym
+        "McGarden in the hoRse.",
+        "A small n sleeps.",  # any other letter would be as good
+    ],
+)
+def test_what_is_no_word_of_a_sentence_stays(text: str) -> None:
+    assert CORRECT(text) == (text, ())
+
+
+def test_a_capital_in_the_wrong_place_is_a_slip_of_the_finger() -> None:
+    assert CORRECT("CRcodile")[0] == "Crocodile"
+    correct = SpellingCorrector(Lexicon.from_texts([f"Ein {noun} liegt im Garten." for noun in ("Hund", "Stein")] * 20))
+    for misspelt in ("Ein uHnd liegt im Garten.", "Ein nHund liegt im Garten."):
+        assert correct(misspelt)[0] == "Ein Hund liegt im Garten."
+    assert correct("EUH liegt im ePhone.")[1] == ()
+
+
+def test_signs_for_words_and_syllables_are_not_spelt() -> None:
+    texts = [f"{person} 在 {place} 工作" for person in ("学生", "老师") for place in ("医院", "机场")] * 10
+    assert SpellingCorrector(Lexicon.from_texts(texts))("学者 在 机构 工作") == ("学者 在 机构 工作", ())
+    texts = [f"{person} {place}에서 일한다" for person in ("학생이", "의사가") for place in ("학교", "병원")] * 10
+    assert SpellingCorrector(Lexicon.from_texts(texts))("의자가 공원에서 일한다")[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("texts", "misspelt", "corrected"),
+    [
+        (["यह किताब अच्छी है", "यह लड़की अच्छी है"], "यह कितब अच्छी है", "यह किताब अच्छी है"),
+        (["a cafe\u0301 there"], "a cafe\u0301 there", "a cafe\u0301 there"),
+    ],
+)
+def test_marks_are_parts_of_words(texts: list[str], misspelt: str, corrected: str) -> None:
+    assert SpellingCorrector(Lexicon.from_texts(texts * 20))(misspelt)[0] == corrected
+
+
+def test_words_have_their_vowel_signs_and_accents() -> None:
+    for text in (
+        "हिन्दी भाषा अच्छी है",
+        "cafe\u0301 de\u0301ja\u0300",
+        "สวัสดี ครับ",
+        "مُحَمَّد",
+        "می\u200cخواهم",
+        "aujourd’hui",
+    ):
+        assert WORD.findall(text) == text.split()
+
+
+def test_all_marks_of_the_basic_plane_are_known() -> None:
+    marks = {chr(code) for code in range(0x10000) if unicodedata.category(chr(code))[0] == "M"}
+    assert marks <= set(MARKS)
+
+
+def test_a_lexicon_prunes_its_bigrams_rarely_even_if_none_occurs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list[int]()
+    prune = lexicon._without_rarest
+
+    def counted(bigrams: Counter[tuple[str, str]], most: int) -> Counter[tuple[str, str]]:
+        sizes.append(len(bigrams))
+        return prune(bigrams, most)
+
+    monkeypatch.setattr(lexicon, "_PRUNED_AT", 1000)
+    monkeypatch.setattr(lexicon, "_without_rarest", counted)
+    Lexicon.from_texts(f"a{number // 3} b{number // 3}" for number in range(3000))
+    assert len(sizes) <= 3000 / 500  # each time half of them leave
 
 
 def test_a_lexicon_without_words_corrects_nothing() -> None:

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heed.backends.cpu.bpe import NativeBpeDropout
 from heed.errors import DataError
+from heed.text.bpe_dropout import BpeDropout
 from heed.text.tokenizer import BYTE_TOKENS, SPECIAL, Tokenizer, TokenizerType
+from heed.text.word_cache import WordCache
 
 ENGLISH = ["The animal didn't cross the street.", "It was too tired.", "A dog runs  twice.", "⟨pad⟩ <pad> </s>"] * 5
 OTHER_LANGUAGES = ["犬が通りを走る。", "猫が眠る。", "Ελληνικά γράμματα", "naïve café", "🙂🙃"] * 5
@@ -127,3 +130,42 @@ def test_the_bytes_of_the_tokens_join_to_the_text(kind: TokenizerType, text: str
     before = " " if text and kind in ("bpe", "unigram", "words") else ""
     assert b"".join(tokenizer.pieces(ids)).decode() == before + text
     assert tokenizer.pieces([0, 1, 2]) == [b"", b"", b""]
+
+
+HINDI = ["हिन्दी भाषा अच्छी है।", "यह किताब अच्छी है।", "लड़की स्कूल जाती है।", "मैं क्\u200dया?"] * 20
+MARKED = {kind: Tokenizer.train(HINDI, kind, 700) for kind in KINDS}
+
+
+def test_vowel_signs_do_not_end_words() -> None:
+    (ids,) = MARKED["bpe"].encode(["हिन्दी भाषा अच्छी है।"])
+    assert MARKED["bpe"].tokens(ids) == [" हिन्दी", " भाषा", " अच्छी", " है", "।"]
+    (ids,) = MARKED["words"].encode(["लड़की जाती"])
+    assert MARKED["words"].tokens(ids) == [" लड़की", " जाती"]
+
+
+@every_kind
+@pytest.mark.parametrize("text", [*EDGE_CASES, *HINDI[:4], "\u0301a \u0301", " \u200d\u200c x", "it's 12 ½"], ids=repr)
+def test_tokenizers_of_text_with_marks_restore_any_text_and_are_loaded_as_saved(kind: TokenizerType, text: str) -> None:
+    tokenizer = MARKED[kind]
+    assert tokenizer.decode(tokenizer.encode([text])) == [text]
+    loaded = Tokenizer.from_json(tokenizer.to_json(), kind)
+    assert loaded.encode([text]) == tokenizer.encode([text])
+    if tokenizer.encodes_words_independently:
+        words = WordCache(tokenizer.encode)([text])
+        assert [words.ids.tolist()] == tokenizer.encode([text])
+    if kind == "bpe":
+        for dropout in (BpeDropout(tokenizer, 0), NativeBpeDropout(tokenizer, 0)):
+            assert dropout(tokenizer.encode([text]), ["key"]) == tokenizer.encode([text])
+
+
+def test_other_tokenizers_stay_as_they_were_and_older_ones_of_hindi_are_read() -> None:
+    for kind in ("bpe", "unigram", "words"):
+        assert json.loads(TRAINED[kind].to_json())["pre_tokenizer"]["type"] == "ByteLevel"
+    marked = json.loads(MARKED["bpe"].to_json())
+    older = {**marked, "pre_tokenizer": json.loads(TRAINED["bpe"].to_json())["pre_tokenizer"]}
+    tokenizer = Tokenizer.from_json(json.dumps(older), "bpe")
+    (ids,) = tokenizer.encode(["हिन्दी"])
+    assert tokenizer.tokens(ids)[0] == " ह"
+    other = {**marked["pre_tokenizer"], "pretokenizers": marked["pre_tokenizer"]["pretokenizers"][::-1]}
+    with pytest.raises(DataError, match="unsupported tokenizer: expected pre_tokenizer"):
+        Tokenizer.from_json(json.dumps({**marked, "pre_tokenizer": other}), "bpe")

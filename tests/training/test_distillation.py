@@ -10,7 +10,7 @@ import pytest
 import heed
 from heed.artifacts.folder import read_model_folder
 from heed.inference.translator import Translator
-from heed.training import synthetic_pairs
+from heed.training import distillation, synthetic_pairs
 from tests.training.examples import RecordingListener
 
 SETTINGS: dict[str, Any] = {
@@ -148,6 +148,21 @@ def test_a_distillation_resumes_only_with_the_teachers_it_began_with(teachers: l
         with pytest.raises(heed.ConfigError, match="student was begun with other teachers"):
             heed.distil(first, out=tmp_path / "student", reverse=reverse, settings=SETTINGS, resume=True)
     heed.distil(teachers[0], out=tmp_path / "student", settings=SETTINGS, resume=True)
+
+
+def test_a_damaged_record_of_the_teachers_is_an_error_and_an_interrupt_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "student/distilled"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            distillation._record_teachers(text, ["a"], [])
+    assert not (text / "teachers.json").exists()
+    distillation._record_teachers(text, ["a"], [])
+    (text / "teachers.json").write_text('{"teach')
+    with pytest.raises(heed.FolderError, match=r"teachers\.json is damaged: .* Remove .*distilled to translate again"):
+        distillation._record_teachers(text, ["a"], [])
 
 
 def test_an_interrupted_distillation_resumes_and_gives_the_same_student(

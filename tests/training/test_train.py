@@ -298,7 +298,9 @@ def test_repeating_the_command_of_an_older_version_chooses_nothing_anew(
     assert went_on.history[-1]["step"] == 8
 
 
-def test_word_pairs_are_further_training_pairs_and_change_nothing_else(tmp_path: Path, cache: Path) -> None:
+def test_word_pairs_are_further_training_pairs_and_change_nothing_else(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus, runs, recorder = tmp_path / "pairs.tsv", {}, Recorder()
     corpus.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in sentences(300)))
     for word_pairs in (True, False):
@@ -316,8 +318,19 @@ def test_word_pairs_are_further_training_pairs_and_change_nothing_else(tmp_path:
     assert with_words.lexicon == without.lexicon
     for name in ("texts", "trigrams", "lengths", "style"):
         assert with_words.trained[name] == without.trained[name]
+    monkeypatch.setattr("heed.training.run_texts.word_pairs", lambda _: [("other", "pairs")])  # of another version
     resumed = heed.train(out=tmp_path / "True", resume=True, settings={"training.max_steps": 8}, cache=cache)
     assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+    assert resumed.history[-1]["step"] == 8
+
+
+def test_a_corpus_of_a_few_pairs_in_many_copies_is_not_divided_and_its_run_resumes(tmp_path: Path, cache: Path) -> None:
+    recorder, pairs = Recorder(), tmp_path / "pairs.tsv"
+    pairs.write_text("a dog\tein Hund\na cat\teine Katze\n" * 600)
+    heed.train(pairs=pairs, out=tmp_path / "run", settings=SETTINGS, cache=cache, listener=recorder)
+    (note,) = (note for note in recorder.notes if note.startswith("validation"))
+    assert note.startswith("validation: none (1,200 have too many copies to hold some out)")
+    resumed = heed.train(out=tmp_path / "run", settings={"training.max_steps": 8}, resume=True)
     assert resumed.history[-1]["step"] == 8
 
 

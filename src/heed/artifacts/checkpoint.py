@@ -149,6 +149,10 @@ def read_model_files(path: Path) -> dict[str, bytes]:
     }
 
 
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first; folders with other names, such as `step-00000012-mine`, are ignored."""
     matches = ((_NAME.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*"))
@@ -249,13 +253,17 @@ def read_progress(path: Path) -> Progress:
         raise FolderError(f"{path / PROGRESS}: {key} = {short_repr(problem['input'])}: {problem['msg']}") from None
 
 
-def prune_checkpoints(run: Path, keep_last: int, best_step: Count | None) -> None:
-    """Remove all checkpoints except the last `keep_last` and the best."""
-    kept = set(checkpoints(run)[-keep_last:])
+def prune_checkpoints(run: Path, keep_last: int, best_step: Count | None, step: Count) -> None:
+    """Remove all checkpoints up to this step except the last `keep_last` and the best.
+
+    Later ones were damaged when the run was resumed: they must not take the place of those written since.
+    """
+    written = [path for path in checkpoints(run) if step_of(path) <= step]
+    kept = set(written[-keep_last:])
     if best_step is not None:
         kept.add(checkpoint_path(run, best_step))
     unfinished = (run / "checkpoints").glob(".step-*.writing")  # by a run that was killed
-    for path in (*checkpoints(run), *unfinished):
+    for path in (*written, *unfinished):
         if path not in kept:
             shutil.rmtree(path)
 
@@ -265,7 +273,7 @@ def last_checkpoints(run: Path) -> list[Path]:
     paths: list[Path] = []
     before: int | None = None
     for path in reversed(checkpoints(run)):
-        step = int(path.name.removeprefix("step-"))
+        step = step_of(path)
         if before is not None and step != before:
             break
         paths.append(path)

@@ -71,14 +71,14 @@ class Translator:
 
         From the first use on they also translate, so that changes of them take effect.
         """
-        models = self._built_models()
-        if isinstance(self._models, LazyModels):
-            self.engine, self._models = Engine(self._models.backend()), models
+        models, lazy = self._built_models(), self._models
+        if isinstance(lazy, LazyModels):  # read once: another thread may replace them
+            self.engine, self._models = Engine(lazy.backend()), models
         return models
 
     def _built_models(self) -> "list[heed.model.transformer.Transformer]":
         """The models, to be used but not handed out."""
-        models = self._models() if isinstance(self._models, LazyModels) else self._models
+        models = built() if isinstance(built := self._models, LazyModels) else built
         if not models:
             raise InputError(
                 "an exported model only translates: to score, align, stream, get alternatives or look inside, load the "
@@ -282,7 +282,8 @@ class Translator:
 
         sentence_ids: seed sampling, and name the texts to `monitor`; none: their indices.
         """
-        normalized = [self._normalized(text, prefixes) for text in texts]
+        begun = prefixes or [()] * len(texts)
+        normalized = [self._normalized(text, prefix) for text, prefix in zip(texts, begun, strict=True)]
         ids = self.tokenizers[0].encode([text.text for text in normalized])
         results: list[Translation | None] = [None] * len(texts)
         beam, done = config.nbest if config.sample else config.beam, 0

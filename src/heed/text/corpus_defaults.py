@@ -40,6 +40,7 @@ _MANY_NEW_WORDS = 0.5  # share of words that are in one half of the text only: m
 _CLOSED_VOCABULARY = 0.002  # share of words that are in one half of the text only: fewer than in any natural language
 _FEW_NEW_WORDS = 0.1  # share of words that are in one half of the text only: a new word is often a misspelt one
 _SHORT = 60  # characters per text, on average
+_LONGEST_WORD = 20  # characters: a longer text in a script without spaces is a sentence
 _LARGE_ALPHABET = 400  # distinct characters: of Chinese, for example, too many and too rare to be tokens of their own
 _LETTERS = 0.8  # tokens per character from which nearly every letter is a token of its own
 _REFERENCE_WIDTH, _REFERENCE_BATCH = 128, 4096
@@ -48,6 +49,9 @@ _GPU_BATCH = 16_384  # target tokens: on a GPU a step of a small model hardly ta
 _SMALL_BATCH = 1024  # target tokens: on a CPU, where the time of a step grows with its tokens, for predictable text
 _MUCH_LONGER = 1.5  # sources than targets: the time and memory of a step grow with the tokens of both sides
 _SMALLEST_BATCH = 256  # target tokens, however long the sources
+_LETTERS_OF_A_SIGN = (
+    4  # about so many letters of an alphabet say what a Chinese character says, and make as many tokens
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ def choose_tokenizers(sides: Sequence[TextStatistics]) -> Iterator[Choice]:
         reason = (
             f"{new:.0%} of the words in one half of the text are new, and texts have {lengths} characters on average"
         )
+    if any(side.unspaced > 0.5 and side.characters > _LONGEST_WORD for side in sides):
+        yield Choice("data", "tokenizer", "bpe", "sentences of a script without spaces between words")
+        return
     is_short = all(side.characters <= _SHORT and side.alphabet <= _LARGE_ALPHABET for side in sides)
     if new <= _MANY_NEW_WORDS or not is_short:
         yield Choice("data", "tokenizer", "bpe", reason)
@@ -187,7 +194,7 @@ def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: H
         batch, reasons = _GPU_BATCH, [f"on a GPU a step takes hardly longer than with {preset:,}"]
     elif not hardware.has_gpu and preset > _SMALL_BATCH and _predictable(sides, settings):
         batch, reasons = _SMALL_BATCH, ["on a CPU predictable text gets further in the same time with small batches"]
-    longer = sides[0].characters / max(1.0, sides[-1].characters)
+    longer = _letters(sides[0]) / max(1.0, _letters(sides[-1]))
     if longer >= _MUCH_LONGER:
         batch = max(_SMALLEST_BATCH, int(batch / longer) // 8 * 8)
         reasons.append(f"sources are {longer:.1f} times as long as targets, whose tokens it counts")
@@ -198,6 +205,11 @@ def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: H
         steps = training.max_steps * preset // batch
         reason = f"as many tokens as in {training.max_steps:,} batches of {preset:,}"
         yield Choice("training", "max_steps", steps, reason)
+
+
+def _letters(side: TextStatistics) -> float:
+    """The length of texts, comparable between scripts: a text has a quarter as many characters in Chinese."""
+    return side.characters * (1 + (_LETTERS_OF_A_SIGN - 1) * side.signs)
 
 
 def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Iterator[Choice]:

@@ -33,6 +33,8 @@ def hold_out(
 ) -> tuple[SurveyedCorpora, SurveyedCorpora]:
     """Split corpora into training and held-out subsets. sides: pairs in which one of them is empty are not held out."""
     chosen, copies = _choose(surveyed, count, sides, report)
+    if not chosen:
+        return surveyed, []
     key = hashlib.blake2b(repr(sorted(chosen)).encode(), digest_size=16).hexdigest()
     training: SurveyedCorpora = []
     validation: SurveyedCorpora = []

@@ -5,22 +5,28 @@ each has the form in which it is mostly written inside a sentence, as `London` o
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
+from unicodedata import category
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from heed.errors import DataError
 
-WORD = re.compile(r"\w+(?:['’]\w+)*")
+# Vowel signs of Indian scripts, accents of decomposed text, vowels of Arabic: inside words, but \w has none of them.
+_BLOCKS_WITH_MARKS = chain(range(0x300, 0x3100), range(0xA600, 0xAC00), range(0xFB00, 0xFE30), range(0x10A00, 0x11F00))
+MARKS = "".join(character for character in map(chr, _BLOCKS_WITH_MARKS) if category(character)[0] == "M")
+_LETTERS = rf"\w[\w{MARKS}\u200c\u200d]*"  # the last two join and separate letters inside a word
+WORD = re.compile(rf"{_LETTERS}(?:['’]{_LETTERS})*")
 BOUNDARY = ""  # in the place of a word: the start or the end of a text
 
 _MAX_TEXTS = 1_000_000  # texts that are counted
 _MAX_WORDS, _MAX_BIGRAMS = 200_000, 100_000  # that are stored: the most frequent
-_PRUNED_AT = 2_000_000  # bigrams in memory; those that occurred once are then dropped
+_PRUNED_AT = 2_000_000  # bigrams in memory; the rarest are then dropped, at least half
 _NAMES_ONLY = 0.1  # share of capitalised words inside sentences below which these are names
 
 
@@ -38,8 +44,8 @@ class Lexicon:
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> "Lexicon":
         """Count the words of at most a million texts."""
-        count, capitals, inside = 0, 0, 0
-        counts, bigrams, forms = Counter[str](), Counter[tuple[str, str]](), dict[str, Counter[str]]()
+        count, inside = 0, 0
+        counts, bigrams, capitalised = Counter[str](), Counter[tuple[str, str]](), Counter[str]()
         for text in islice(texts, _MAX_TEXTS):
             written = WORD.findall(text)
             words = [word.lower() for word in written]
@@ -47,25 +53,21 @@ class Lexicon:
             counts.update(words)
             bigrams.update(pairwise((BOUNDARY, *words, BOUNDARY)))
             if len(bigrams) > _PRUNED_AT:
-                bigrams = Counter({pair: times for pair, times in bigrams.items() if times > 1})
-            for word, form in islice(zip(words, written, strict=True), 1, None):
-                inside += 1
-                if word != form:
-                    capitals += 1
-                    forms.setdefault(word, Counter())[form] += 1
+                bigrams = _without_rarest(bigrams, _PRUNED_AT // 2)
+            inside += max(0, len(words) - 1)
+            capitalised.update(form for word, form in islice(zip(words, written, strict=True), 1, None) if word != form)
         stored = dict(counts.most_common(_MAX_WORDS))
-        usual = {
-            word: form
-            for word, others in forms.items()
-            if word in stored and (form := _capitalised_form(others, stored[word])) is not None
-        }
+        usual = {}
+        for form, times in capitalised.items():
+            if times > stored.get(word := form.lower(), math.inf) / 2:  # so no other form is more frequent
+                usual[word] = form
         known = stored.keys() | {BOUNDARY}
         frequent = {
             pair: times for pair, times in bigrams.most_common(_MAX_BIGRAMS) if times > 1 and known.issuperset(pair)
         }
         once = sum(times == 1 for times in stored.values())
         new = (once + counts.total() - sum(stored.values())) / max(counts.total(), 1)
-        return cls(count, stored, usual, frequent, capitals < _NAMES_ONLY * inside, new)
+        return cls(count, stored, usual, frequent, capitalised.total() < _NAMES_ONLY * inside, new)
 
     def form(self, word: str) -> str:
         return self.forms.get(word, word)
@@ -117,7 +119,9 @@ class _StoredLexicon(BaseModel):
     times: list[PositiveInt]
 
 
-def _capitalised_form(forms: Counter[str], count: int) -> str | None:
-    """The most frequent capitalised form of a word, if most of its occurrences are written so."""
-    ((form, times),) = forms.most_common(1)
-    return form if times > count / 2 else None
+def _without_rarest(bigrams: Counter[tuple[str, str]], most: int) -> Counter[tuple[str, str]]:
+    """Without those that occurred once, then twice, and so on, until at most so many are left."""
+    while len(bigrams) > most:
+        rarest = min(bigrams.values())
+        bigrams = Counter({pair: times for pair, times in bigrams.items() if times > rarest})
+    return bigrams

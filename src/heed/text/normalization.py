@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from heed.text.lexicon import WORD
+from heed.text.lexicon import MARKS, WORD
 from heed.text.spelling import Correction, SpellingCorrector
 
 Case = Literal["as is", "capitals", "title"]
@@ -28,7 +28,7 @@ _USUAL = 0.9  # share of the training sources from which an end counts as the us
 _STOPS = ".。．।"
 _STOP_AT_END = re.compile(rf"\s*[{_STOPS}]\s*\Z")
 _SPACES = re.compile(r"[^\S\n]{2,}")
-_INITIAL = re.compile(r"(?<![\w'’])\w")  # the first letter of a word
+_INITIAL = re.compile(rf"(?<![\w'’{MARKS}])\w")  # the first letter of a word
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def _in_style(text: str, style: TextStyle) -> NormalizedText:
         start = text.find(core) if core else 0
         before, after = text[:start], text[start + len(core) :]
         core = _SPACES.sub(" ", core)
-    case, stop = _case(core), style.stop if core[-1:].isalnum() else ""
+    ends_in_word = core[-1:].isalnum() or (core != "" and core[-1] in MARKS)
+    case, stop = _case(core), style.stop if ends_in_word else ""
     if case == "as is" or getattr(style, case) >= _RARE:
         if core == text and not stop:
             return NormalizedText(text)

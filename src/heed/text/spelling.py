@@ -8,15 +8,17 @@ A word that they do not contain may also be a new one, as probably as its letter
 Enters: a text. Leaves: the text, and its `Correction`s. Knows nothing of tokenizers or models.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import exp, log
+from unicodedata import east_asian_width
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heed.text.letter_model import LetterModel
-from heed.text.lexicon import BOUNDARY, WORD, Lexicon
+from heed.text.lexicon import BOUNDARY, MARKS, WORD, Lexicon
 
 _MISSPELT = 0.05  # share of misspelt words
 # Negative log-probability of each edit of a misspelt word. Of a letter that is replaced or added there are 25 others.
@@ -28,6 +30,9 @@ _MIN_LETTERS_OF_TWO_EDITS = 4
 _MAX_LETTERS = 30  # of a word that is corrected
 _CACHED = 10_000  # words whose neighbours are cached
 _LETTER_BINS = 32  # letters are counted modulo this
+_NO_SPACE = re.compile(r"\S+")
+_AROUND_WORDS = "\"'“”‘’«»‹›„‚()[]{}<>.,;:!?…¿¡*-–—"  # where they begin and end
+_IN_CODE = re.compile(r"[./\\@:=#&+<>()\[\]{}|~^$%*]")  # no sentence has these between two letters
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,12 @@ class SpellingCorrector:
 
     def __call__(self, text: str) -> tuple[str, tuple[Correction, ...]]:
         """The text with its misspelt words replaced, and what was replaced."""
-        matches = list(WORD.finditer(text))
+        matches, code = list(WORD.finditer(text)), _code(text)
         words = [BOUNDARY, *(match[0].lower() for match in matches), BOUNDARY]
         corrections, parts, end = list[Correction](), list[str](), 0
         for index, match in enumerate(matches, 1):
-            if self._may_be_misspelt(match[0], words[index], is_first=index == 1):
+            is_text = match.start() not in code and (text.isupper() or not self._is_acronym(match[0]))
+            if is_text and self._may_be_misspelt(match[0], words[index], is_first=index == 1):
                 best = self._most_probable(*words[index - 1 : index + 2])
                 if best != words[index]:
                     words[index] = best  # the next word is judged by it
@@ -65,15 +71,24 @@ class SpellingCorrector:
         return "".join((*parts, text[end:])), tuple(corrections)
 
     def _may_be_misspelt(self, written: str, word: str, *, is_first: bool) -> bool:
-        if self._lexicon.counts.get(word, 0) > _MAX_RARE or not word.isalpha() or len(word) > _MAX_LETTERS:
+        if self._lexicon.counts.get(word, 0) > _MAX_RARE or not _is_spelt(word):
             return False
         is_name = self._lexicon.capitals_are_names and written[:1].isupper() and not is_first
         return not is_name
+
+    def _is_acronym(self, written: str) -> bool:
+        """Whether a word is written as NATO, McDonald or iPhone are; THey, eFrau and uJnge are slips of the finger."""
+        rest = written[2:] if len(written) > 3 and written[:2].isupper() else written[1:]
+        slips = written[1:], written[1::-1] + written[2:]
+        is_slip = any(len(slip) > 1 and self._lexicon.forms.get(slip.lower()) == slip for slip in slips)
+        return rest != rest.lower() and (written.isupper() or not is_slip)
 
     def _most_probable(self, before: str, word: str, after: str) -> str:
         """The word itself or a neighbour of it, between two other words."""
         scores = {word: self._log_prob(before, word) + self._log_prob(word, after)}
         for neighbour, cost in self._neighbours(word):
+            if len(word) == len(neighbour) == 1:  # x and n may be meant as they are
+                continue
             channel = log(_MISSPELT) - cost
             scores[neighbour] = self._log_prob(before, neighbour) + self._log_prob(neighbour, after) + channel
         return max(scores, key=lambda candidate: scores[candidate])
@@ -100,9 +115,9 @@ class SpellingCorrector:
         limit = 2 if has_two else 1
         words, letters, letter_counts = self._letters
         own_counts = np.bincount([ord(letter) % _LETTER_BINS for letter in word], minlength=_LETTER_BINS)
-        # An edit changes the counts of two letters at most. This leaves few words, whose edits are counted.
-        near = np.flatnonzero(abs(letter_counts - own_counts.astype(np.int8)).sum(1) <= 2 * limit)
-        costs = _edit_costs(word, letters[near], letter_counts[near].sum(1))
+        differences = abs(letter_counts - own_counts.astype(np.int8)[:, None]).sum(0, dtype=np.int8)
+        near = np.flatnonzero(differences <= 2 * limit)  # an edit changes the counts of two letters at most
+        costs = _edit_costs(word, letters[near], letter_counts[:, near].sum(0))
         chosen = np.flatnonzero((costs <= limit * _REPLACED) & (costs > 0))
         return [(words[near[index]], float(costs[index])) for index in chosen]
 
@@ -112,15 +127,28 @@ class SpellingCorrector:
 
     @cached_property
     def _letters(self) -> tuple[list[str], NDArray[np.uint32], NDArray[np.int8]]:
-        """The words that may be a replacement, their code points, a row for each, and how often each letter occurs."""
+        """The words that may be a replacement; code points, a row for each; counts of letters, a column for each."""
         words = [word for word in self._lexicon.counts if len(word) <= _MAX_LETTERS]
         lengths = np.array([len(word) for word in words])
         letters = np.zeros((len(words), _MAX_LETTERS), np.uint32)
         letters[np.arange(_MAX_LETTERS) < lengths[:, None]] = [ord(letter) for word in words for letter in word]
-        counts = np.zeros((len(words), _LETTER_BINS), np.int8)
+        counts = np.zeros((_LETTER_BINS, len(words)), np.int8)
         row, column = np.nonzero(letters)
-        np.add.at(counts, (row, letters[row, column] % _LETTER_BINS), 1)
+        np.add.at(counts, (letters[row, column] % _LETTER_BINS, row), 1)
         return words, letters, counts
+
+
+def _is_spelt(word: str) -> bool:
+    """Whether a word is made of letters that may be mistyped: not of digits, nor of signs for words or syllables."""
+    return len(word) <= _MAX_LETTERS and all(
+        letter in MARKS or (letter.isalpha() and east_asian_width(letter) not in "WF") for letter in word
+    )
+
+
+def _code(text: str) -> set[int]:
+    """Where the words start that are part of an address, a file name, an abbreviation with full stops or a formula."""
+    parts = (part for part in _NO_SPACE.finditer(text) if _IN_CODE.search(part[0].strip(_AROUND_WORDS)))
+    return {part.start() + word.start() for part in parts for word in WORD.finditer(part[0])}
 
 
 def _cased_like(written: str, form: str) -> str:

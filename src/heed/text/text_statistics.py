@@ -5,6 +5,7 @@ Default settings depend on them (corpus_defaults.py), and so does the normalisat
 Enters: the texts of one side, as a stream. Leaves: `TextStatistics`. Only a bounded sample is held in memory.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from heed.text.normalization import TextStyle, text_style
 
 _SAMPLE = 20_000  # texts, at most twice as many
 _MAX_CHARACTERS = 500  # of each text
+_SIGNS = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]+")  # Chinese and so on
+_UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]+")  # Thai, Lao, Tibetan, Burmese, Khmer
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class TextStatistics:
     alphabet: int  # distinct characters
     new_words: float  # share of the words of one half of the texts that do not occur in the other half
     style: TextStyle
+    signs: float = 0.0  # share of the characters that stand for a word or a syllable, as in Chinese
+    unspaced: float = 0.0  # share of the characters of alphabets without spaces between words, as Thai
 
 
 class TextSampler:
@@ -45,7 +50,11 @@ class TextSampler:
         known = {word for text in texts[::2] for word in text.split()}
         words = [word for text in texts[1::2] for word in text.split()]
         new = sum(word not in known for word in words) / max(1, len(words))
-        return TextStatistics(len(texts), characters, alphabet, new, text_style(texts))
+        shares = [
+            sum(len(run) for text in texts for run in script.findall(text)) / max(1, sum(map(len, texts)))
+            for script in (_SIGNS, _UNSPACED)
+        ]
+        return TextStatistics(len(texts), characters, alphabet, new, text_style(texts), *shares)
 
 
 def text_statistics(texts: Iterable[str]) -> TextStatistics:
@@ -72,4 +81,6 @@ def combined(parts: Sequence[TextStatistics]) -> TextStatistics:
         stops.pop() if len(stops) == 1 else "",
     )
     alphabet = max(part.alphabet for part in parts)
-    return TextStatistics(texts, mean(lambda part: part.characters), alphabet, mean(lambda part: part.new_words), style)
+    characters, new_words = mean(lambda part: part.characters), mean(lambda part: part.new_words)
+    shares = mean(lambda part: part.signs), mean(lambda part: part.unspaced)
+    return TextStatistics(texts, characters, alphabet, new_words, style, *shares)

@@ -22,7 +22,7 @@ Knows nothing of text files, batches or models.
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -31,7 +31,17 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from heed.errors import DataError, InputError
 from heed.text.imported_tokenizers import UNKNOWN, Pretokenized, SentencePiece
-from heed.text.tokenizer_checks import BYTE_VALUES, SPECIAL, AnyTokenizerType, TokenizerType, parse_tokenizer_json
+from heed.text.lexicon import MARKS
+from heed.text.tokenizer_checks import (
+    BYTE_VALUES,
+    SPECIAL,
+    SPLITS_WORDS,
+    WITH_MARKS,
+    WORDS_WITH_MARKS,
+    AnyTokenizerType,
+    TokenizerType,
+    parse_tokenizer_json,
+)
 from heed.untrusted import read_regular, reason
 
 __all__ = [
@@ -51,10 +61,13 @@ BYTE_TOKENS = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 # The cost of a merge in training grows with the length of the words it occurs in. Text without spaces or punctuation
 # has words of any length (a document, a genome), so the trainers get longer words in parts of this many characters.
 _MAX_WORD_LENGTH = 1000
-_WORD_PART = re.compile(rf"\w{{{_MAX_WORD_LENGTH}}}(?=\w)")
+_LETTER = rf"[\w{MARKS}\u200c\u200d]"
+_WORD_PART = re.compile(rf"{_LETTER}{{{_MAX_WORD_LENGTH}}}(?={_LETTER})")
 
-# These types prepend a space to every text, so that its first word is the same token, " word", as elsewhere.
-_PREPENDS_SPACE = ("bpe", "unigram", "words")
+# In Hindi, Thai or vocalised Arabic ByteLevel would end a word at each vowel sign. Where such a share of the first
+# characters are marks, words are split by another expression; all other tokenizers remain as they were.
+_MANY_MARKS, _FIRST_CHARACTERS = 0.01, 1_000_000
+_MARK = re.compile(f"[{MARKS}]")
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -79,7 +92,8 @@ class Tokenizer:
         self._hf_tokenizer = _build_hf_tokenizer(parts, kind)
         self.kind = kind
         self._text = json.dumps(parts, indent=2, ensure_ascii=False)
-        self.prefix = " " if kind in _PREPENDS_SPACE else ""  # prepended to every text that is not empty
+        # Prepended to every text that is not empty, so that its first word is the same token, " word", as elsewhere.
+        self.prefix = " " if kind in SPLITS_WORDS else ""
         self._imported = _imported(kind, parts, self._hf_tokenizer)
 
     @classmethod
@@ -89,25 +103,26 @@ class Tokenizer:
         if vocab_size < smallest:
             needed = f"{len(SPECIAL)} special tokens and 256 bytes need {smallest}"
             raise DataError(f"vocab_size = {vocab_size} is too small: {needed}")
-        prefix = " " if kind in _PREPENDS_SPACE else ""
+        prefix = " " if kind in SPLITS_WORDS else ""
+        first, texts = _first(texts)
+        marks = kind in SPLITS_WORDS and _has_marks(first)
         prefixed = (prefix + text for text in texts)
         match kind:
             case "bpe":
-                hf_tokenizer = _byte_level_tokenizer(models.BPE(), kind)
+                hf_tokenizer = _byte_level_tokenizer(models.BPE(), kind, marks=marks)
                 hf_tokenizer.train_from_iterator(_split_long_words(prefixed), _bpe_trainer(vocab_size))
             case "unigram":
-                hf_tokenizer = _byte_level_tokenizer(models.Unigram(), kind)
+                hf_tokenizer = _byte_level_tokenizer(models.Unigram(), kind, marks=marks)
                 hf_tokenizer.train_from_iterator(_split_long_words(prefixed), _unigram_trainer(vocab_size))
             case "words" | "characters":
-                word_counter = _byte_level_tokenizer(models.WordLevel(unk_token=SPECIAL[0]), kind)
+                word_counter = _byte_level_tokenizer(models.WordLevel(unk_token=SPECIAL[0]), kind, marks=marks)
                 trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, show_progress=False, special_tokens=[])
                 word_counter.train_from_iterator(prefixed, trainer)
                 frequent = word_counter.get_vocab()
-                hf_tokenizer = _with_byte_fallback(
-                    sorted(frequent, key=lambda piece: frequent[piece]), vocab_size, kind
-                )
+                pieces = sorted(frequent, key=lambda piece: frequent[piece])
+                hf_tokenizer = _with_byte_fallback(pieces, vocab_size, kind, marks=marks)
             case "bytes":
-                hf_tokenizer = _with_byte_fallback([], vocab_size, kind)
+                hf_tokenizer = _with_byte_fallback([], vocab_size, kind, marks=False)
             case _:
                 trainable = ", ".join(get_args(TokenizerType))
                 if kind in get_args(AnyTokenizerType):
@@ -199,30 +214,48 @@ def _imported(
 
 def _build_hf_tokenizer(parts: dict[str, Any], kind: AnyTokenizerType) -> HFTokenizer:
     """The `tokenizers` object, built from the vocabulary and merges alone: the type determines everything else."""
-    model, vocabulary = parts["model"], parts["model"]["vocab"]
+    model, vocabulary, marks = parts["model"], parts["model"]["vocab"], parts["pre_tokenizer"] == WITH_MARKS
     match kind:
         case "sentencepiece":
             return HFTokenizer(models.Unigram([(name, float(score)) for name, score in vocabulary], model["unk_id"]))
         case "spaced":
             return HFTokenizer(models.WordLevel(vocabulary, unk_token=model["unk_token"]))
         case "unigram":
-            return _byte_level_tokenizer(models.Unigram([(name, float(score)) for name, score in vocabulary]), kind)
+            unigrams = models.Unigram([(name, float(score)) for name, score in vocabulary])
+            return _byte_level_tokenizer(unigrams, kind, marks=marks)
         case _:
             merges = [(left, right) for left, right in model["merges"]]
-            return _byte_level_tokenizer(models.BPE(vocabulary, merges, ignore_merges=kind != "bpe"), kind)
+            return _byte_level_tokenizer(models.BPE(vocabulary, merges, ignore_merges=kind != "bpe"), kind, marks=marks)
 
 
-def _pre_tokenizer(kind: TokenizerType) -> pre_tokenizers.PreTokenizer:
-    if kind == "characters":
-        every_character = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+def _first(texts: Iterable[str]) -> tuple[list[str], Iterable[str]]:
+    """The first texts, and all of them."""
+    rest, first, characters = iter(texts), list[str](), 0
+    for text in rest:
+        first.append(text)
+        characters += len(text)
+        if characters >= _FIRST_CHARACTERS:
+            break
+    return first, chain(first, rest)
+
+
+def _has_marks(texts: Sequence[str]) -> bool:
+    """Whether combining marks are a considerable part of these texts."""
+    return sum(len(_MARK.findall(text)) for text in texts) > _MANY_MARKS * sum(map(len, texts))
+
+
+def _pre_tokenizer(kind: TokenizerType, *, marks: bool) -> pre_tokenizers.PreTokenizer:
+    if kind == "characters" or marks:
+        pattern = r"[\s\S]" if kind == "characters" else WORDS_WITH_MARKS
         as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        return pre_tokenizers.Sequence([every_character, as_bytes])
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), as_bytes])
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
-def _byte_level_tokenizer(model: models.Model, kind: TokenizerType) -> HFTokenizer:
+def _byte_level_tokenizer(model: models.Model, kind: TokenizerType, *, marks: bool) -> HFTokenizer:
+    """marks: whether combining marks are parts of words."""
     hf_tokenizer = HFTokenizer(model)
-    hf_tokenizer.pre_tokenizer = _pre_tokenizer(kind)
+    hf_tokenizer.pre_tokenizer = _pre_tokenizer(kind, marks=marks)
     hf_tokenizer.decoder = decoders.ByteLevel()
     return hf_tokenizer
 
@@ -250,12 +283,11 @@ def _unigram_trainer(vocab_size: int) -> trainers.UnigramTrainer:
     )
 
 
-def _with_byte_fallback(frequent: list[str], vocab_size: int, kind: TokenizerType) -> HFTokenizer:
+def _with_byte_fallback(frequent: list[str], vocab_size: int, kind: TokenizerType, *, marks: bool) -> HFTokenizer:
     """A tokenizer in which the frequent pieces are one token each and everything else is encoded as bytes."""
     names = list(dict.fromkeys((*SPECIAL, *BYTE_TOKENS, *frequent)))[:vocab_size]
-    return _byte_level_tokenizer(
-        models.BPE({name: token_id for token_id, name in enumerate(names)}, [], ignore_merges=True), kind
-    )
+    vocabulary = {name: token_id for token_id, name in enumerate(names)}
+    return _byte_level_tokenizer(models.BPE(vocabulary, [], ignore_merges=True), kind, marks=marks)
 
 
 def _without_added_tokens(hf_tokenizer: HFTokenizer) -> str:

@@ -15,6 +15,7 @@ from heed.untrusted import parse_json, reason, short_repr
 
 TokenizerType = Literal["bpe", "unigram", "words", "characters", "bytes"]
 AnyTokenizerType = Literal[TokenizerType, "sentencepiece", "spaced"]
+SPLITS_WORDS = ("bpe", "unigram", "words")  # types whose tokens never cross the end of a word
 SPECIAL = ("⟨pad⟩", "⟨s⟩", "⟨/s⟩")  # ids 0, 1 and 2
 
 # ByteLevel maps a byte that is printable in Latin-1 to that character, and the other bytes to characters 256, 257, ...
@@ -26,6 +27,13 @@ BYTE_VALUES = {chr(byte): byte for byte in _PRINTABLE} | {
 _LARGEST_SCORE = 1e9  # absolute log-probability of a piece: sums of scores must stay finite
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _CHARACTER = {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False}
+# As ByteLevel splits words, but combining marks, and the joiners between letters, do not end them.
+WORDS_WITH_MARKS = (
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}\p{M}\x{200C}\x{200D}]+| ?\p{N}+|"
+    r" ?[^\s\p{L}\p{M}\p{N}\x{200C}\x{200D}]+|\s+(?!\S)|\s+"
+)
+_WORD = {"type": "Split", "pattern": {"Regex": WORDS_WITH_MARKS}, "behavior": "Isolated", "invert": False}
+WITH_MARKS: dict[str, Any] = {"type": "Sequence", "pretokenizers": [_WORD, {**_BYTE_LEVEL, "use_regex": False}]}
 _CHARACTERS = {"type": "Sequence", "pretokenizers": [_CHARACTER, {**_BYTE_LEVEL, "use_regex": False}]}
 _METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": False}
 _SINGLE_SPACES = [
@@ -55,6 +63,8 @@ def parse_tokenizer_json(text: str | bytes, kind: AnyTokenizerType) -> dict[str,
     for name in (*expected, "model"):
         if name not in parts:
             raise DataError(f"this is not a tokenizer: it has no {name!r}")
+    if kind in SPLITS_WORDS and _same(parts["pre_tokenizer"], WITH_MARKS):
+        expected["pre_tokenizer"] = WITH_MARKS
     for name, value in parts.items():
         if name == "normalizer" and kind == "sentencepiece":
             _check_normalizer(value)

@@ -26,7 +26,7 @@ from heed.text.corpus_defaults import choose_vocab_size
 from heed.text.prepare import SurveyedCorpora
 from heed.text.tokenizer import Tokenizer
 
-FORMAT = 2
+FORMAT = 3
 _MAX_PAIRS = 1_000_000  # in a sample: bounds the training time
 _MAX_DISTINCT_BYTES = 8_000_000  # UTF-8 bytes of a sample's distinct words: bounds the memory to about 1 GB
 _MAX_CHARACTERS = 2**18  # per text in a sample, so that a few huge texts cannot fill it

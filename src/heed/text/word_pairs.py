@@ -20,6 +20,7 @@ Words = Sequence[str]  # of a text, in order
 
 _PAIRS = 50_000  # that are read
 _COMBINATIONS = 10_000_000  # of a source word and a target word of the same pair that are counted: 80 MB
+_COMBINATIONS_OF_A_PAIR = 100_000  # a longer one says little about single words, and a few would end the reading
 _LEAST_COUNT = 5  # texts that contain a word
 _LEAST_DICE = 0.4  # 1: two words occur in the same pairs; 0: never in the same
 
@@ -49,11 +50,13 @@ def written_as(style: TextStyle, word: str) -> tuple[str, str]:
 
 
 def _read(pairs: Iterable[Pair]) -> list[tuple[Words, Words]]:
-    """The words of the first pairs, of few enough to count all combinations."""
+    """The words of the first pairs that are not very long, of few enough to count all combinations."""
     texts: list[tuple[Words, Words]] = []
     combinations = 0
     for pair in pairs:
         source, target = ([match[0] for match in WORD.finditer(text)] for text in (pair.source, pair.target))
+        if len(source) * len(target) > _COMBINATIONS_OF_A_PAIR:
+            continue
         combinations += len(source) * len(target)
         if combinations > _COMBINATIONS or len(texts) == _PAIRS:
             break

@@ -12,13 +12,13 @@ sources. All text is first written to the student's folder; the rest is an ordin
     OUT/distilled/teachers.json           who translated; checked on resume
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heed.artifacts.folder import read_model_folder
+from heed.artifacts.writing import json_bytes, write_and_sync
 from heed.config import DataConfig
 from heed.errors import ConfigError, DataError, FolderError, InputError
 from heed.text.prepare import SurveyedCorpora
@@ -28,6 +28,7 @@ from heed.training.run_texts import count_pairs, survey_all, with_validation
 from heed.training.step_log import Listener
 from heed.training.synthetic_pairs import translate_corpora, write_pairs
 from heed.training.train import AnyPath, TrainedRun, train
+from heed.untrusted import parse_json
 
 _FOLDER, _TEACHERS = "distilled", "teachers.json"
 
@@ -125,10 +126,18 @@ def _record_teachers(text: Path, teachers: Sequence[AnyPath], reverse: Sequence[
         "reverse": [str(Path(model).absolute()) for model in reverse],
     }
     file = text / _TEACHERS
-    if file.exists() and (begun := json.loads(file.read_text(encoding="utf-8"))) != names:
-        raise ConfigError(f"{text.parent} was begun with other teachers: {begun}")
+    if file.exists():
+        try:
+            begun = parse_json(file.read_bytes())
+        except ValueError as error:
+            raise FolderError(f"{file} is damaged: {error}. Remove {text} to translate again") from None
+        if begun != names:
+            raise ConfigError(f"{text.parent} was begun with other teachers: {begun}")
+        return
     text.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(names, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    new = file.with_name(f".{file.name}.writing")
+    write_and_sync(new, json_bytes(names))
+    new.replace(file)
 
 
 def _texts(record: RunRecord, data: DataConfig, listener: Listener) -> tuple[SurveyedCorpora, SurveyedCorpora]:

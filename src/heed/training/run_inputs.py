@@ -232,7 +232,8 @@ def _prepare_all(
         for note in differences(saved, config, texts):
             listener.note(note)
     encoders = task.encoders(tokenizers, data)
-    with_words = with_word_pairs(training, folder / WORD_PAIRS, listener) if data.word_pairs else training
+    file, resumes = folder / WORD_PAIRS, saved is not None
+    with_words = with_word_pairs(training, file, listener, resumes=resumes) if data.word_pairs else training
     pairs = prepare_texts(with_words, encoders, data.max_tokens, cache, listener.work)
     held_out = prepare_texts(validation, encoders, data.max_tokens, cache, listener.work) if validation else None
     for note in (*pairs.notes, *map(str, pairs.corpora), *(held_out.notes if held_out else ())):

@@ -4,7 +4,7 @@ Enters: corpora. Leaves: surveyed corpora, of which every line is valid.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from heed.config import DataConfig
@@ -51,7 +51,8 @@ def with_validation(
             raise ConfigError(f"data.hold_out = {data.hold_out} is for runs without validation text, and some is given")
         return training, validation
     pairs = count_pairs(training)
-    if hold_some_out and (count := pairs_to_hold_out(pairs, data.hold_out)):
+    count = pairs_to_hold_out(pairs, data.hold_out) if hold_some_out else 0
+    if count:
         sides = task_named(data.task).sides
         training, validation = hold_out(training, count, sides, lambda done: listener.work("holding out", done, pairs))
     if held_out := count_pairs(validation):
@@ -59,18 +60,32 @@ def with_validation(
             f"validation: no text was given, so {held_out:,} of {pairs:,} are held out (data.hold_out=0 holds out none)"
         )
     else:
-        reason = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} are too few to hold some out"
+        found = "have too many copies to hold some out" if count else "are too few to hold some out"
+        reason = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} {found}"
         listener.note(f"validation: none ({reason}): no early stopping, and the last checkpoint becomes the model")
     return training, validation
 
 
-def with_word_pairs(training: SurveyedCorpora, file: Path, listener: Listener) -> SurveyedCorpora:
-    """The training text with one more corpus: words and their translations, which are written to `file`."""
-    listener.work("pairing words", 0, None)
-    found = word_pairs(pair for corpus, _ in training for pair in read_pairs(corpus))
-    if not found:
-        listener.note("data.word_pairs: no word of the training text has a clear translation")
-        return training
+def with_word_pairs(
+    training: SurveyedCorpora, file: Path, listener: Listener, *, resumes: bool = False
+) -> SurveyedCorpora:
+    """The training text with one more corpus: words and their translations, which are written to `file`.
+
+    resumes: the pairs of a file that is there already are used, whatever this version would find.
+    """
+    if not (resumes and file.exists()):
+        listener.work("pairing words", 0, None)
+        found = word_pairs(pair for corpus, _ in training for pair in read_pairs(corpus))
+        if not found:
+            listener.note("data.word_pairs: no word of the training text has a clear translation")
+            return training
+        _write_word_pairs(found, training, file)
+        listener.note(f"word pairs: {len(found):,} words whose translation is clear, in {file}")
+    return [*training, *survey_all([Corpus(pairs=str(file), weight=_WEIGHT)], listener.work)]
+
+
+def _write_word_pairs(found: Sequence[tuple[str, str]], training: SurveyedCorpora, file: Path) -> None:
+    """Write each word as the texts of its side are written."""
     styles = [side.style for side in both_sides(training)]
     texts = (zip(*map(written_as, styles, pair), strict=True) for pair in found)
     unique = dict.fromkeys(pair for forms in texts for pair in forms)
@@ -78,5 +93,3 @@ def with_word_pairs(training: SurveyedCorpora, file: Path, listener: Listener) -
     new.unlink(missing_ok=True)  # of a process that was killed
     append_pairs(new, (Pair(source, target, 0) for source, target in unique))
     new.replace(file)
-    listener.note(f"word pairs: {len(found):,} words whose translation is clear, in {file}")
-    return [*training, *survey_all([Corpus(pairs=str(file), weight=_WEIGHT)], listener.work)]

@@ -125,7 +125,7 @@ def _save(run: Run, progress: Progress, journal: Journal | None) -> None:
         journal.sync()
     run.save(progress)
     if run.group.is_first:  # rank 0 wrote it: the other processes may not see the new checkpoint yet
-        prune_checkpoints(run.folder, run.config.training.keep_last, progress.best_step)
+        prune_checkpoints(run.folder, run.config.training.keep_last, progress.best_step, progress.step)
 
 
 def _validate(
