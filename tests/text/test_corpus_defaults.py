@@ -140,7 +140,7 @@ def test_batches_are_not_smaller_because_a_script_needs_fewer_characters() -> No
     english = ["The small dog runs through the large garden.", "A woman is reading a book in the park."] * 100
     chinese = ["小狗在大花园里奔跑。", "一个女人在公园里看书。"] * 100
     sides = [
-        replace(SENTENCES, characters=found.characters, signs=found.signs)
+        replace(SENTENCES, characters=found.characters, cjk=found.cjk)
         for found in (combined([text_statistics(texts)]) for texts in (english, chinese))
     ]
     assert sides[0].characters > 3 * sides[1].characters

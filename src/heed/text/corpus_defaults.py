@@ -49,9 +49,7 @@ _GPU_BATCH = 16_384  # target tokens: on a GPU a step of a small model hardly ta
 _SMALL_BATCH = 1024  # target tokens: on a CPU, where the time of a step grows with its tokens, for predictable text
 _MUCH_LONGER = 1.5  # sources than targets: the time and memory of a step grow with the tokens of both sides
 _SMALLEST_BATCH = 256  # target tokens, however long the sources
-_LETTERS_OF_A_SIGN = (
-    4  # about so many letters of an alphabet say what a Chinese character says, and make as many tokens
-)
+_LETTERS_PER_CJK_CHARACTER = 4  # one says about as much as four letters of an alphabet, and is as many tokens
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: H
 
 def _letters(side: TextStatistics) -> float:
     """The length of texts, comparable between scripts: a text has a quarter as many characters in Chinese."""
-    return side.characters * (1 + (_LETTERS_OF_A_SIGN - 1) * side.signs)
+    return side.characters * (1 + (_LETTERS_PER_CJK_CHARACTER - 1) * side.cjk)
 
 
 def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Iterator[Choice]:

@@ -13,7 +13,7 @@ from heed.text.normalization import TextStyle, text_style
 
 _SAMPLE = 20_000  # texts, at most twice as many
 _MAX_CHARACTERS = 500  # of each text
-_SIGNS = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]+")  # Chinese and so on
+_CJK = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]+")  # Chinese, Japanese, Korean
 _UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]+")  # Thai, Lao, Tibetan, Burmese, Khmer
 
 
@@ -26,7 +26,7 @@ class TextStatistics:
     alphabet: int  # distinct characters
     new_words: float  # share of the words of one half of the texts that do not occur in the other half
     style: TextStyle
-    signs: float = 0.0  # share of the characters that stand for a word or a syllable, as in Chinese
+    cjk: float = 0.0  # share of the characters that are Chinese, Japanese or Korean
     unspaced: float = 0.0  # share of the characters of alphabets without spaces between words, as Thai
 
 
@@ -52,7 +52,7 @@ class TextSampler:
         new = sum(word not in known for word in words) / max(1, len(words))
         shares = [
             sum(len(run) for text in texts for run in script.findall(text)) / max(1, sum(map(len, texts)))
-            for script in (_SIGNS, _UNSPACED)
+            for script in (_CJK, _UNSPACED)
         ]
         return TextStatistics(len(texts), characters, alphabet, new, text_style(texts), *shares)
 
@@ -82,5 +82,5 @@ def combined(parts: Sequence[TextStatistics]) -> TextStatistics:
     )
     alphabet = max(part.alphabet for part in parts)
     characters, new_words = mean(lambda part: part.characters), mean(lambda part: part.new_words)
-    shares = mean(lambda part: part.signs), mean(lambda part: part.unspaced)
+    shares = mean(lambda part: part.cjk), mean(lambda part: part.unspaced)
     return TextStatistics(texts, characters, alphabet, new_words, style, *shares)
