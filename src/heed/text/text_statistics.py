@@ -13,7 +13,7 @@ from heed.text.normalization import TextStyle, text_style
 
 _SAMPLE = 20_000  # texts, at most twice as many
 _MAX_CHARACTERS = 500  # of each text
-_CJK = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]+")  # Chinese, Japanese, Korean
+_CJK = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]+")
 _UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]+")  # Thai, Lao, Tibetan, Burmese, Khmer
 
 
