@@ -140,18 +140,37 @@ _MAY_CHANGE = (
 )
 
 
+def check_new_folder(folder: Path) -> None:
+    """Raise where a new run cannot begin in `folder`; creates nothing."""
+    if folder.is_dir():
+        _refuse_to_overwrite(folder, newest_checkpoint(folder)[0])
+        parent = folder
+    else:
+        parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+        if not parent.is_dir():
+            what = "is" if parent == folder else f"cannot be created: {parent} is"
+            raise FolderError(f"{folder} {what} a file: expected a folder to write the run to")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise FolderError(f"{folder} cannot be written to: no permission to write to {parent}; choose another folder")
+
+
+def _refuse_to_overwrite(folder: Path, checkpoint: Path | None) -> None:
+    if checkpoint is not None:
+        raise FolderError(
+            f"{folder} already holds a run, up to {checkpoint.name}: resume it (--resume, or resume=True), or choose "
+            "another output folder"
+        )
+
+
 def checkpoint_of(folder: Path, listener: Listener, *, resume: bool) -> Path | None:
     """The checkpoint to resume from, if there is one; raises rather than overwrite a run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FolderError(f"{folder}: {error.strerror}") from None
+        raise FolderError(f"{folder} cannot be created: {error.strerror}") from None
     checkpoint, problems = newest_checkpoint(folder)
-    if checkpoint is not None and not resume:
-        raise FolderError(
-            f"{folder} already holds a run, up to {checkpoint.name}: resume it (--resume, or resume=True), or choose "
-            "another output folder"
-        )
+    if not resume:
+        _refuse_to_overwrite(folder, checkpoint)
     if checkpoint is None and problems:
         raise FolderError(
             f"{folder} has no checkpoint to resume from: {'; '.join(problems)}. Remove them, or choose another output "
