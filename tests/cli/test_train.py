@@ -116,7 +116,18 @@ def test_resume_with_other_settings_or_texts_is_refused(
     other.write_text(Path(train_options[1]).read_text().replace("a", "b", 1))
     run = train(["--source", str(other), *train_options[2:]], run_copy, 20, "--resume")
     assert run.returncode == 2
-    assert "texts.training.0.digest was" in run.stderr
+    *_, change = run.stderr.splitlines()
+    assert change.startswith("  the training text was ")
+    assert change.endswith(f"/train.tgt (100 pairs) and is now {other} + {train_options[3]} (100 pairs)")
+    text = Path(train_options[1])
+    before = text.read_text()
+    try:
+        text.write_text(other.read_text())
+        run = train(train_options, run_copy, 20, "--resume")
+    finally:
+        text.write_text(before)
+    *_, change = run.stderr.splitlines()
+    assert change == f"  the content of the training text {text} + {train_options[3]} (100 pairs) has changed"
 
 
 def test_a_run_is_never_overwritten_by_mistake(train_options: list[str], run_copy: Path) -> None:

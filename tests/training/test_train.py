@@ -208,6 +208,11 @@ def test_ctrl_c_saves_a_checkpoint_to_resume_from_and_raises(
             "norm = 'rms': input should be",
         ),
         ({"settings": {"model.heads": 0.5}, "source": "missing.en"}, heed.ConfigError, "heads = 0.5: input should be"),
+        (
+            {"settings": {"training.best_by": "accuracy"}, "source": "missing.en"},
+            heed.ConfigError,
+            "training.best_by = 'accuracy': task = 'translate' has loss and bleu",
+        ),
         ({"settings": {"translate.splt": "line"}}, heed.ConfigError, "unknown setting 'splt' in TranslateConfig: did"),
         ({"out": ""}, heed.ConfigError, "out = '', expected the path of a folder"),
         ({"source": "missing.en"}, heed.DataError, "missing.en"),
@@ -368,6 +373,17 @@ def test_single_words_do_not_hide_that_most_or_all_sentences_are_too_long(tmp_pa
     run = command("prepare", "--pairs", str(corpus), "--cache", str(cache), "--set", "data.max_tokens=8")
     assert run.returncode == 2
     assert "error: no usable pair is left: " in run.stderr
+
+
+def test_labels_that_occur_once_are_why_nothing_is_held_out(tmp_path: Path, cache: Path) -> None:
+    corpus, recorder = tmp_path / "labels.tsv", Recorder()
+    corpus.write_text("".join(f"label {number}\ta text\n" for number in range(1000)))
+    with pytest.raises(heed.DataError, match="1,000 different labels in 1,000 texts"):
+        heed.train(task="classify", pairs=corpus, out=tmp_path / "run", cache=cache, listener=recorder)
+    assert (
+        "validation: none (every pair is empty, repeated often, or the only one of its label): no early stopping"
+        in (" ".join(recorder.notes))
+    )
 
 
 def test_a_smaller_vocabulary_than_the_one_set_is_reported(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from heed.artifacts.folder import read_model_folder
-from heed.config import DataConfig, RunConfig
+from heed.config import DataConfig, RunConfig, TrainingConfig
+from heed.errors import ConfigError
 from heed.model_presets import model_preset
 from heed.text.corpus import Corpus, read_pairs
 from heed.text.corpus_defaults import (
@@ -113,8 +114,10 @@ def gather_inputs(
     """
     if not resume:
         check_new_folder(folder)  # before any text is read, which takes minutes for a large corpus
-    data = DataConfig.model_validate(merge_settings(start.settings, *layers)["data"])
+    given = merge_settings(start.settings, *layers)
+    data = DataConfig.model_validate(given["data"])
     task = task_named(data.task)
+    check_training(TrainingConfig.model_validate(given["training"]), data, hardware.processes)
     training = survey_all([task.corpus(corpus, data) for corpus in start.training], listener.work)
     is_translation = data.task == "translate"
     languages, language_note = language_settings(start.training, start.validation, data) if is_translation else ({}, "")
@@ -127,6 +130,15 @@ def gather_inputs(
     inputs = _prepare_all(folder, record, training, validation, listener, resume=resume)
     record.write(folder)
     return inputs
+
+
+def check_training(settings: TrainingConfig, data: DataConfig, processes: int) -> None:
+    """Raise for training settings that do not fit the task or the number of processes."""
+    metric = task_named(data.task).metric
+    if settings.best_by not in ("loss", metric):
+        raise ConfigError(f"training.best_by = {settings.best_by!r}: task = {data.task!r} has loss and {metric}")
+    if settings.shard and processes == 1:
+        raise ConfigError("training.shard = true needs several processes: start them with torchrun")
 
 
 def _settings(

@@ -59,7 +59,12 @@ def with_validation(
             f"validation: no text was given, so {held_out:,} of {pairs:,} are held out (data.hold_out=0 holds out none)"
         )
     else:
-        reason = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} are too few to hold some out"
+        if data.hold_out == 0 or not hold_some_out:
+            reason = "as set"
+        elif pairs_to_hold_out(pairs, data.hold_out) == 0:
+            reason = f"{pairs:,} are too few to hold some out"
+        else:
+            reason = "every pair is empty, repeated often, or the only one of its label"
         listener.note(f"validation: none ({reason}): no early stopping, and the last checkpoint becomes the model")
     return training, validation
 
