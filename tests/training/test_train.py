@@ -386,6 +386,20 @@ def test_labels_that_occur_once_are_why_nothing_is_held_out(tmp_path: Path, cach
     )
 
 
+def test_a_gpu_out_of_memory_is_an_error_that_names_the_batch_size(
+    texts: dict[str, Any], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB. GPU 0 has ...")
+
+    monkeypatch.setattr("heed.training.train.run_training", run_out)
+    message = (
+        r"Tried to allocate 20 GiB\): .* training.tokens_per_batch=40 \(now 80\) .* training.accumulate=4 \(now 2\)"
+    )
+    with pytest.raises(heed.TrainingError, match=message):
+        heed.train(**texts, out=tmp_path / "run", cache=cache, settings=SETTINGS)
+
+
 def test_a_smaller_vocabulary_than_the_one_set_is_reported(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:
     settings = {**SETTINGS, "data.tokenizer": "bpe", "data.vocab_size": 90_000, "training.max_steps": 1}
     recorder = Recorder()
