@@ -393,9 +393,7 @@ def test_a_gpu_out_of_memory_is_an_error_that_names_the_batch_size(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB. GPU 0 has ...")
 
     monkeypatch.setattr("heed.training.train.run_training", run_out)
-    message = (
-        r"Tried to allocate 20 GiB\): .* training.tokens_per_batch=40 \(now 80\) .* training.accumulate=4 \(now 2\)"
-    )
+    message = r"Tried to allocate 20 GiB\): .* tokens_per_batch=40 \(now 80\) .* training.accumulate=4 \(now 2\)"
     with pytest.raises(heed.TrainingError, match=message):
         heed.train(**texts, out=tmp_path / "run", cache=cache, settings=SETTINGS)
 
