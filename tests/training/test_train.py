@@ -393,7 +393,7 @@ def test_a_gpu_out_of_memory_is_an_error_that_names_the_batch_size(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB. GPU 0 has ...")
 
     monkeypatch.setattr("heed.training.train.run_training", run_out)
-    message = r"Tried to allocate 20 GiB\): .* tokens_per_batch=40 \(now 80\) .* training.accumulate=4 \(now 2\)"
+    message = r"Tried to allocate 20 GiB\): .*tokens_per_batch=40 \(now 80\) .* training.accumulate=4 \(now 2\)"
     with pytest.raises(heed.TrainingError, match=message):
         heed.train(**texts, out=tmp_path / "run", cache=cache, settings=SETTINGS)
 
@@ -402,8 +402,8 @@ def test_a_smaller_vocabulary_than_the_one_set_is_reported(texts: dict[str, Any]
     settings = {**SETTINGS, "data.tokenizer": "bpe", "data.vocab_size": 90_000, "training.max_steps": 1}
     recorder = Recorder()
     heed.train(**texts, out=tmp_path / "run", cache=cache, settings=settings, listener=recorder)
-    (note,) = (note for note in recorder.notes if note.startswith("data.vocab_size = 90,000, but source and target"))
-    assert note.endswith(f" a vocabulary of {read_model_folder(tmp_path / 'run').run.model.vocab_size:,}")
+    (note,) = (note for note in recorder.notes if note.startswith("data.vocab_size = 90,000, but the text"))
+    assert note.endswith(f" for only {read_model_folder(tmp_path / 'run').run.model.vocab_size:,} tokens")
 
 
 def test_an_output_folder_that_cannot_be_used_is_reported_before_any_text_is_read(

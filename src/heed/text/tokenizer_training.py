@@ -90,11 +90,6 @@ def train_or_load_tokenizers(
             notes += _save(path, tokenizer, note)
         trained.append(tokenizer)
         notes += [note] if note else []
-        if data.vocab_size is not None and kind in _SIZED and tokenizer.vocab_size < size:
-            notes.append(
-                f"data.vocab_size = {size:,}, but {' and '.join(sides)} have only enough distinct text for a "
-                f"vocabulary of {tokenizer.vocab_size:,}"
-            )
     return TrainedTokenizers(trained[0], trained[-1], notes)
 
 

@@ -281,6 +281,11 @@ def train_tokenizers(
     )
     for note in trained.notes:
         listener.note(note)
+    for tokenizer in dict.fromkeys((trained.source, trained.target)):
+        size = data.vocab_size if tokenizer.kind in ("bpe", "unigram", "words") else None
+        if size is not None and tokenizer.vocab_size < size:
+            possible = f"{tokenizer.vocab_size:,}"
+            listener.note(f"data.vocab_size = {size:,}, but the text has words for only {possible} tokens")
     return trained.source, trained.target
 
 
