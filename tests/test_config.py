@@ -1,3 +1,4 @@
+import math
 import re
 
 import pytest
@@ -115,3 +116,21 @@ def test_the_string_none_is_null_only_for_settings_that_default_to_none() -> Non
     with pytest.raises(ConfigError, match="max_steps = 'none'"):
         TrainingConfig.model_validate({"max_steps": "none"})
     assert DataConfig.model_validate({"source_language": "none"}).source_language == "none"
+
+
+def test_each_setting_alone_is_checked_as_it_is_among_the_others() -> None:
+    """Whatever the others are: heads = 7 may fit the d_model of a preset."""
+    ModelConfig.check_each({"heads": 7, "norm": "pre", "d_k": "none", "dropout": 0, "norm_eps": 1e-6})
+    for settings in (
+        {"norm": "rms"},
+        {"d_model": 1.5},
+        {"heads": True},
+        {"dropout": math.inf},
+        {"nrom": 1},
+        {"heads": None},
+    ):
+        with pytest.raises(ConfigError) as alone:
+            ModelConfig.check_each(settings)
+        with pytest.raises(ConfigError) as among_others:
+            ModelConfig.model_validate({"vocab_size": 100, **settings})
+        assert str(alone.value) == str(among_others.value)

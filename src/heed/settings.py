@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -66,6 +67,19 @@ class Settings(BaseModel):
             problems = [cls._explain(dict(problem)) for problem in error.errors()]
             more = f"; and {len(problems) - _MAX_SHOWN} more" if len(problems) > _MAX_SHOWN else ""
             raise ConfigError("; ".join(problems[:_MAX_SHOWN]) + more) from None
+
+    @classmethod
+    def check_each(cls, data: Mapping[str, Any]) -> None:
+        """Raise where one of these settings is unknown or has an invalid value, whatever the others are."""
+        for name, value in cls._parse_none(data).items():
+            if name not in cls.model_fields:
+                raise ConfigError(cls._explain({"type": "extra_forbidden", "loc": (name,)}))
+            rules = ConfigDict(strict=True, allow_inf_nan=False)  # those of model_config that concern a value
+            try:
+                TypeAdapter(cls.model_fields[name].rebuild_annotation(), config=rules).validate_python(value)
+            except ValidationError as error:
+                problem = dict(error.errors()[0])
+                raise ConfigError(cls._explain({**problem, "loc": (name,)})) from None
 
     @classmethod
     def _parse_none(cls, data: Any) -> Any:

@@ -185,6 +185,15 @@ def test_the_plan_for_documents_counts_their_segments(clean: list[str], tmp_path
     assert document_plan["steps_per_epoch"] == pytest.approx(lines["steps_per_epoch"], rel=0.1)
 
 
+def test_doctor_says_that_no_pair_can_be_trained_on(clean: list[str], tmp_path: Path) -> None:
+    file = table(tmp_path / "train.tsv", clean)
+    run = CliRunner().invoke(app, ["doctor", "--pairs", file, "--set", "data.max_tokens=1"])
+    assert run.exit_code == 0
+    assert "No pair can be trained on: all are empty or longer than data.max_tokens = 1." in " ".join(
+        run.stdout.split()
+    )
+
+
 def test_doctor_reports_label_counts(clean: list[str], tmp_path: Path) -> None:
     rows = [f"{'long' if len(line) > 90 else 'short'}\t{line.split(chr(9))[0]}" for line in clean]
     train, valid = table(tmp_path / "train.tsv", rows), table(tmp_path / "valid.tsv", ["middle\tA new one."])

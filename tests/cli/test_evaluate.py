@@ -173,7 +173,7 @@ def test_no_card_is_written_with_no_card_or_if_it_cannot_be_written(texts: Path,
         ("model --source s --out no/out", "no/out: cannot be written: No such file or directory"),
         ("--hypothesis - --against -", "standard input (-) is given 2 times"),
         ("--hypothesis good --tokenize 13b", "sacreBLEU has no tokenizer '13b': did you mean '13a'?"),
-        ("model --source s --set model.norm=pre", "--set model.…: only search settings are allowed here"),
+        ("model --source s --set model.norm=pre", "--set model.…: only search and translate settings are allowed here"),
         ("model --source s --set search.baem=5", "unknown setting 'baem' in SearchConfig: did you mean 'beam'?"),
     ],
 )

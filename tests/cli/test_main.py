@@ -2,10 +2,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import typer
 
 from heed import __version__
-from heed.cli.main import app
+from heed.cli.main import app, main
 from tests.cli.command import ONE_THREAD, heed
 
 
@@ -36,6 +37,24 @@ def test_a_user_error_is_one_line_and_exit_code_2(arguments: list[str], message:
     assert run.stderr.startswith(message)
     assert len(run.stderr.splitlines()) == 1
     assert run.stdout == ""
+
+
+def test_a_gpu_out_of_memory_is_one_line_and_any_other_runtime_error_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(error: RuntimeError) -> None:
+        raise error
+
+    out_of_memory = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of ...")
+    monkeypatch.setattr("heed.cli.main._run", lambda: fail(out_of_memory))
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith(
+        "error: too little memory (CUDA out of memory. Tried to allocate 2.00 GiB): use smaller batches, such as --set"
+    )
+    monkeypatch.setattr("heed.cli.main._run", lambda: fail(RuntimeError("a defect")))
+    with pytest.raises(RuntimeError, match="a defect"):
+        main()
 
 
 def test_every_verb_accepts_h_for_help() -> None:

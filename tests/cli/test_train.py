@@ -116,7 +116,18 @@ def test_resume_with_other_settings_or_texts_is_refused(
     other.write_text(Path(train_options[1]).read_text().replace("a", "b", 1))
     run = train(["--source", str(other), *train_options[2:]], run_copy, 20, "--resume")
     assert run.returncode == 2
-    assert "texts.training.0.digest was" in run.stderr
+    *_, change = run.stderr.splitlines()
+    assert change.startswith("  the training text was ")
+    assert change.endswith(f"/train.tgt (100 pairs) and is now {other} + {train_options[3]} (100 pairs)")
+    text = Path(train_options[1])
+    before = text.read_text()
+    try:
+        text.write_text(other.read_text())
+        run = train(train_options, run_copy, 20, "--resume")
+    finally:
+        text.write_text(before)
+    *_, change = run.stderr.splitlines()
+    assert change == f"  the content of the training text {text} + {train_options[3]} (100 pairs) has changed"
 
 
 def test_a_run_is_never_overwritten_by_mistake(train_options: list[str], run_copy: Path) -> None:
@@ -188,6 +199,17 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], r
     assert checkpoint_bytes(run_copy, 12) == before
 
 
+def test_a_damaged_model_of_a_run_is_written_again_from_its_checkpoints(run_copy: Path) -> None:
+    before = (run_copy / "model.safetensors").read_bytes()
+    (run_copy / "model.safetensors").write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    command = f"heed train --resume --out {run_copy}"
+    refused = heed("translate", str(run_copy), "--text", "a")
+    assert f"model.safetensors does not match manifest.json; {command} writes it again" in refused.stderr
+    run = heed(*command.split()[1:])
+    assert run.returncode == 0, run.stderr
+    assert (run_copy / "model.safetensors").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("extra_options", "message"),
     [
@@ -200,7 +222,9 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], r
             "set model.max_length to 257 or more, or data.max_tokens to 255 or less",
         ),
         (["--weight", "0.001"], "an epoch would have 0.1 pairs (weight times pairs: 0.001 x 100)"),
-        (["--set", "training"], "--set training: expected section.name=value"),
+        (["--set", "training"], "--set training: expected section.name=value, such as training.max_steps=2000"),
+        (["--set", "max_steps=3"], "--set max_steps=3: expected section.name=value, such as training.max_steps=3"),
+        (["--set", "seed=3"], "expected section.name=value, such as training.seed=3 or search.seed=3"),
         (["--set", "model.vocab_size=30"], "model.vocab_size follows from the tokenizer: set data.vocab_size instead"),
         (["--set", "training.precision=bfloat16"], "training.precision = 'bfloat16' needs a GPU"),
         (["--set", "data.tokenizer=words"], "bpe_dropout = 0.3 needs tokenizer = 'bpe', found 'words'"),
@@ -257,7 +281,8 @@ def test_missing_training_or_validation_text_is_an_error(train_options: list[str
     assert run.stderr.splitlines()[-1].endswith("kept 0 of 2: 2 empty, 0 longer than 256 tokens")
     (tmp_path / "file").write_text("")
     run = train(train_options, tmp_path / "file" / "run", 12)
-    assert run.stderr.splitlines()[-1] == f"error: {tmp_path}/file/run: Not a directory"
+    message = f"error: {tmp_path}/file/run cannot be created: {tmp_path}/file is a file: expected a folder to write the"
+    assert run.stderr.splitlines()[-1] == f"{message} run to"
 
 
 @pytest.mark.parametrize(

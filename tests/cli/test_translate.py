@@ -181,7 +181,12 @@ def test_texts_may_be_arguments(model: Path) -> None:
     ("options", "message"),
     [
         (["--set", "search.beem=5"], "unknown setting 'beem' in SearchConfig: did you mean 'beam'?"),
-        (["--set", "training.seed=5"], "--set training.…: only search settings are allowed here"),
+        (["--set", "training.seed=5"], "--set training.…: only search and translate settings are allowed here"),
+        (["--set", "beam=5"], "--set beam=5: expected section.name=value, such as search.beam=5"),
+        (
+            ["--set", "search.top_k=3"],
+            "search.top_k = 3 has no effect on beam search: to sample, add --set search.sample",
+        ),
         (["--beam", "2", "--nbest", "3"], "nbest = 3 is more than beam = 2"),
     ],
 )

@@ -280,6 +280,12 @@ def test_a_pickle_is_read_only_if_named_and_if_it_holds_only_tensors(theirs: Pat
         import_marian(theirs, tmp_path / "ours", "pytorch_model.bin")
 
 
+def test_a_folder_of_heeds_own_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model": {"d_model": 16}}')
+    with pytest.raises(FolderError, match=f"{tmp_path} is a heed model folder already: expected a MarianMT model"):
+        import_marian(tmp_path, tmp_path / "out")
+
+
 def test_unknown_or_missing_weights_and_tokens_are_refused(theirs: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file  # noqa: PLC0415
 

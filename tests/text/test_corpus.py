@@ -230,7 +230,11 @@ def test_an_abandoned_reader_closes_its_files(tmp_path: Path) -> None:
         ({"pairs": "a.jsonl", "columns": "1,2"}, "--columns 1,2 is for .tsv and .csv files, found a.jsonl"),
         ({"source": "a", "target": "b", "columns": "1,2"}, "--columns 1,2 is for .tsv and .csv files, found a + b"),
         ({"pairs": "a.tsv", "columns": "2"}, "--columns 2: expected the columns of"),
-        ({"pairs": "a.tsv", "columns": "0,1"}, "--columns 0,1: expected the columns of"),
+        (
+            {"pairs": "a.tsv", "columns": "0,1"},
+            "--columns 0,1: expected the columns of source and target, or of a label and one or two texts, "
+            "such as 1,2, or their names in the header row; the first column is 1",
+        ),
         ({"pairs": "a.tsv", "weight": 0.0}, "weight = 0.0 of a.tsv: expected a finite number greater than 0"),
         ({"source": "a", "target": "b", "weight": -1.5}, "weight = -1.5 of a + b: expected a finite number"),
         ({"pairs": "a.tsv", "weight": float("nan")}, "weight = nan of a.tsv: expected"),

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import random
 import signal
 import subprocess
@@ -201,6 +202,18 @@ def test_ctrl_c_saves_a_checkpoint_to_resume_from_and_raises(
         ({"settings": {"trainin.max_steps": 3}}, heed.ConfigError, "unknown section 'trainin'"),
         ({"preset": "huge"}, heed.ConfigError, "unknown preset 'huge'"),
         ({"config": "missing.toml"}, heed.ConfigError, "missing.toml: No such file"),
+        (
+            {"settings": {"model.norm": "rms"}, "source": "missing.en"},
+            heed.ConfigError,
+            "norm = 'rms': input should be",
+        ),
+        ({"settings": {"model.heads": 0.5}, "source": "missing.en"}, heed.ConfigError, "heads = 0.5: input should be"),
+        (
+            {"settings": {"training.best_by": "accuracy"}, "source": "missing.en"},
+            heed.ConfigError,
+            "training.best_by = 'accuracy': task = 'translate' has loss and bleu",
+        ),
+        ({"settings": {"translate.splt": "line"}}, heed.ConfigError, "unknown setting 'splt' in TranslateConfig: did"),
         ({"out": ""}, heed.ConfigError, "out = '', expected the path of a folder"),
         ({"source": "missing.en"}, heed.DataError, "missing.en"),
         ({"source": ["a", "b"]}, heed.DataError, "found 2 source files and 1 target files for training"),
@@ -329,7 +342,7 @@ def test_a_corpus_of_a_few_pairs_in_many_copies_is_not_divided_and_its_run_resum
     pairs.write_text("a dog\tein Hund\na cat\teine Katze\n" * 600)
     heed.train(pairs=pairs, out=tmp_path / "run", settings=SETTINGS, cache=cache, listener=recorder)
     (note,) = (note for note in recorder.notes if note.startswith("validation"))
-    assert note.startswith("validation: none (1,200 have too many copies to hold some out)")
+    assert note.startswith("validation: none (every pair is empty, repeated often, or the only one of its label)")
     resumed = heed.train(out=tmp_path / "run", settings={"training.max_steps": 8}, resume=True)
     assert resumed.history[-1]["step"] == 8
 
@@ -351,9 +364,77 @@ def test_many_pairs_over_the_token_limit_and_words_split_into_letters_are_warned
         for end in ("Raise data.max_tokens", "splits words into letters")
     )
     assert len(letters) == 1
+    too_long = [note for note in recorder.notes if note.startswith("validation: ") and "longer than 5 tokens" in note]
+    assert len(too_long) == 1
     (note,) = left_out
     assert " of 70 pairs (" in note
     assert "more than data.max_tokens = 5 tokens and are left out" in note
+
+
+def test_single_words_do_not_hide_that_most_or_all_sentences_are_too_long(tmp_path: Path, cache: Path) -> None:
+    corpus, recorder = tmp_path / "pairs.tsv", Recorder()
+    long = "".join(f"{pair.source * 4}\t{pair.target * 4}\n" for pair in sentences(300))
+    settings = {**SETTINGS, "data.word_pairs": True, "data.max_tokens": 8, "training.max_steps": 1}
+    corpus.write_text(f"{long}a\tb\nc\td\n")
+    heed.train(pairs=corpus, out=tmp_path / "most", settings=settings, cache=cache, listener=recorder)
+    (note,) = (note for note in recorder.notes if "data.max_tokens" in note)
+    assert note.startswith("most of the training text is too long: ")
+    assert " of 302 pairs (" in note  # not of the single words, too
+    corpus.write_text(long)
+    with pytest.raises(heed.DataError, match=r"kept 0 of 300: .* than 8 tokens: raise data\.max_tokens, or split"):
+        heed.train(pairs=corpus, out=tmp_path / "all", settings=settings, cache=cache)
+    run = command("prepare", "--pairs", str(corpus), "--cache", str(cache), "--set", "data.max_tokens=8")
+    assert run.returncode == 2
+    assert "error: no usable pair is left: " in run.stderr
+
+
+def test_labels_that_occur_once_are_why_nothing_is_held_out(tmp_path: Path, cache: Path) -> None:
+    corpus, recorder = tmp_path / "labels.tsv", Recorder()
+    corpus.write_text("".join(f"label {number}\ta text\n" for number in range(1000)))
+    with pytest.raises(heed.DataError, match="1,000 different labels in 1,000 texts"):
+        heed.train(task="classify", pairs=corpus, out=tmp_path / "run", cache=cache, listener=recorder)
+    assert (
+        "validation: none (every pair is empty, repeated often, or the only one of its label): no early stopping"
+        in (" ".join(recorder.notes))
+    )
+
+
+def test_a_gpu_out_of_memory_is_an_error_that_names_the_batch_size(
+    texts: dict[str, Any], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB. GPU 0 has ...")
+
+    monkeypatch.setattr("heed.training.train.run_training", run_out)
+    message = r"Tried to allocate 20 GiB\): .*tokens_per_batch=40 \(now 80\) .* training.accumulate=4 \(now 2\)"
+    with pytest.raises(heed.TrainingError, match=message):
+        heed.train(**texts, out=tmp_path / "run", cache=cache, settings=SETTINGS)
+
+
+def test_a_smaller_vocabulary_than_the_one_set_is_reported(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "data.tokenizer": "bpe", "data.vocab_size": 90_000, "training.max_steps": 1}
+    recorder = Recorder()
+    heed.train(**texts, out=tmp_path / "run", cache=cache, settings=settings, listener=recorder)
+    (note,) = (note for note in recorder.notes if note.startswith("data.vocab_size = 90,000, but the text"))
+    assert note.endswith(f" for only {read_model_folder(tmp_path / 'run').run.model.vocab_size:,} tokens")
+
+
+def test_an_output_folder_that_cannot_be_used_is_reported_before_any_text_is_read(
+    texts: dict[str, Any], uninterrupted: tuple[Any, Recorder], tmp_path: Path
+) -> None:
+    unread = {**texts, "source": "missing.en"}
+    (tmp_path / "file").write_text("")
+    for out, message in {
+        tmp_path / "file": "file is a file: expected a folder to write the run to",
+        tmp_path / "file/run": "file/run cannot be created: .*file is a file: expected a folder",
+        uninterrupted[0].folder: "already holds a run, up to step-00000006: resume it",
+    }.items():
+        with pytest.raises(heed.FolderError, match=message):
+            heed.train(**unread, out=out)
+    if os.geteuid() != 0:
+        (tmp_path / "locked").mkdir(mode=0o500)
+        with pytest.raises(heed.FolderError, match="locked/run cannot be written to: no permission to write to"):
+            heed.train(**unread, out=tmp_path / "locked/run")
 
 
 def test_a_resumed_run_keeps_the_settings_chosen_when_it_began(

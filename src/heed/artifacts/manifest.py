@@ -119,11 +119,15 @@ class Manifest:
 
     def _unreadable(self, name: str, error: OSError | ValueError) -> FolderError:
         if isinstance(error, FileNotFoundError):
-            return FolderError(f"{self.path} is damaged: {name} is missing")
+            return FolderError(f"{self.path} is damaged: {name} is missing{self._remedy()}")
         return FolderError(f"{self.path / name} cannot be read: {reason(error)}")
 
     def _changed(self, name: str) -> FolderError:
-        return FolderError(f"{self.path} is damaged: {name} does not match {MANIFEST}")
+        return FolderError(f"{self.path} is damaged: {name} does not match {MANIFEST}{self._remedy()}")
+
+    def _remedy(self) -> str:
+        is_run = (self.path / "checkpoints").is_dir()
+        return f"; heed train --resume --out {self.path} writes it again from its checkpoints" if is_run else ""
 
 
 def verify(path: Path) -> None:

@@ -23,7 +23,12 @@ def distil(
             "be given several times."
         ),
     ] = [],
-    preset: options.PresetOption = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Model size and training settings: tiny, small, base or big; default: those of the first teacher."
+        ),
+    ] = None,
     config: options.ConfigOption = None,
     set_: options.SetOption = [],
     resume: ResumeOption = False,

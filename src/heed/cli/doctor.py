@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from heed.cli import options
-from heed.cli.doctor_report import LengthStatistics, show_cleaned, show_estimate, show_machine, show_text
+from heed.cli.doctor_report import LengthStatistics, show_cleaned, show_estimate, show_machine, show_text, title
 from heed.cli.options import from_options
 from heed.cli.output import counted
 from heed.cli.remedies import advice_on
@@ -134,7 +134,13 @@ def _check_corpora(
     else:
         console = Console(highlight=False)
         show_text(console, report)
-        if run_estimate is not None:
+        if run_estimate is None:
+            title(console, "Training")
+            console.print(
+                f"  No {'pair' if report.form == 'pairs' else 'text'} can be trained on: all are empty or longer than "
+                f"data.max_tokens = {data.max_tokens}.\n"
+            )
+        else:
             show_estimate(console, run_estimate)
         if cleaned is not None:
             show_cleaned(console, cleaned, report.form)

@@ -121,6 +121,11 @@ def main() -> None:
         code = 130
     except OSError as error:
         code = _exit_code_after(error)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        reason = ". ".join(str(error).split(". ")[:2])
+        _refuse(f"too little memory ({reason}): use smaller batches, such as --set search.tokens_per_batch=2000")
     except SystemExit as ending:
         pipe = ending.__context__  # typer and rich turn a broken pipe into an exit
         code = _exit_code_after(pipe) if isinstance(pipe, BrokenPipeError) else ending.code

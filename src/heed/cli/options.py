@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from heed.config import RunConfig
 from heed.errors import ConfigError, DataError
 from heed.interop.engine_names import EngineName
 from heed.search_config import SearchConfig, SplitMode, TranslateConfig
@@ -84,8 +85,8 @@ TranslateSetOption = Annotated[
     list[str],
     typer.Option(
         "--set",
-        help="A setting of search or translate, such as search.beam=5 or translate.correct_spelling=false; may be "
-        "given several times.",
+        help="A setting of search or translate, such as search.beam=5 or translate.normalize=false; may be given "
+        "several times.",
     ),
 ]
 SplitOption = Annotated[
@@ -136,9 +137,16 @@ def from_options(options: list[str]) -> "NestedSettings":
         name, equals, text = option.partition("=")
         section, dot, field = name.partition(".")
         if not (equals and dot and section and field):
-            raise ConfigError(f"--set {option}: expected section.name=value, such as training.max_steps=2000")
+            raise ConfigError(f"--set {option}: expected section.name=value, such as {_example(name, text)}")
         settings.setdefault(section, {})[field] = _value(text)
     return settings
+
+
+def _example(name: str, value: str) -> str:
+    """Settings of this name with their sections; an example if there is none."""
+    sections: dict[str, Any] = {section: field.annotation for section, field in RunConfig.model_fields.items()}
+    named = [section for section, settings in sections.items() if name in settings.model_fields]
+    return " or ".join(f"{section}.{name}={value or 'VALUE'}" for section in named) or "training.max_steps=2000"
 
 
 def _value(text: str) -> Any:
@@ -148,14 +156,21 @@ def _value(text: str) -> Any:
         return text
 
 
-def search_settings(set_options: list[str], beam: int | None = None, nbest: int | None = None) -> dict[str, Any]:
-    """The search settings of `--set search.beam=5` and of --beam and --nbest, validated."""
+def search_settings(set_options: list[str]) -> dict[str, Any]:
+    """The search settings of `--set search.beam=5`, validated."""
+    return _validated_search(_sections(set_options, "search").get("search", {}))
+
+
+def _sections(set_options: list[str], *allowed: str) -> "NestedSettings":
     settings = from_options(set_options)
     for section in settings:
-        if section != "search":
-            raise ConfigError(f"--set {section}.…: only search settings are allowed here, such as search.beam=5")
-    options = {"beam": beam, "nbest": nbest}
-    search = settings.get("search", {}) | {name: value for name, value in options.items() if value is not None}
+        if section not in allowed:
+            names = " and ".join(allowed)
+            raise ConfigError(f"--set {section}.…: only {names} settings are allowed here, such as search.beam=5")
+    return settings
+
+
+def _validated_search(search: dict[str, Any]) -> dict[str, Any]:
     SearchConfig.model_validate({"beam": search.get("nbest", 1)} | search)
     return search
 
@@ -164,9 +179,11 @@ def decoding_settings(
     set_options: list[str], split: SplitMode | None, beam: int | None = None, nbest: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of search and of translate, from --set, --split, --beam and --nbest, validated."""
-    own = [option for option in set_options if option.startswith("translate.")]
-    search = search_settings([option for option in set_options if option not in own], beam, nbest)
-    translate = from_options(own).get("translate", {}) | ({} if split is None else {"split": split})
+    settings = _sections(set_options, "search", "translate")
+    options = {"beam": beam, "nbest": nbest}
+    given = {name: value for name, value in options.items() if value is not None}
+    search = _validated_search(settings.get("search", {}) | given)
+    translate = settings.get("translate", {}) | ({} if split is None else {"split": split})
     TranslateConfig.model_validate(translate)
     return search, translate
 
@@ -186,6 +203,11 @@ def open_translator(
 
     translator = load(model, *others, engine=engine)
     settings = translator.search.model_dump() | search
+    for name in ("temperature", "top_k", "top_p"):
+        if name in search and not settings["sample"]:
+            raise ConfigError(
+                f"search.{name} = {search[name]} has no effect on beam search: to sample, add --set search.sample=true"
+            )
     if "beam" not in search and not settings["sample"]:
         settings["beam"] = max(settings["beam"], settings["nbest"])
     translator.search = SearchConfig.model_validate(settings)

@@ -109,6 +109,10 @@ class TrainingProgress(Listener):
         """Print a line; brackets in the user's text are no markup."""
         self._console.print(Text(message), soft_wrap=True)
 
+    def warning(self, message: str) -> None:
+        """Print a line that stands out from the notes."""
+        self.note(f"warning: {message}")
+
 
 def train(
     out: Annotated[Path, out_option("Folder to write the run to; created if it does not exist.")],

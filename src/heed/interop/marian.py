@@ -91,7 +91,10 @@ def import_marian(folder: Path, out: Path, weights: str | None = None, languages
     those in the folder.
     """
     refuse_to_overwrite(out)
-    config = _DEFAULTS | read_json(folder / "config.json")
+    theirs = read_json(folder / "config.json")
+    if theirs.get("model_type") is None and isinstance(theirs.get("model"), Mapping):
+        raise FolderError(f"{folder} is a heed model folder already: expected a MarianMT model of Hugging Face")
+    config = _DEFAULTS | theirs
     _check_config(folder, config)
     tokenizers = read_tokenizers(folder, config)
     id_mappings = tuple(

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heed.config import DataConfig, ModelConfig, TrainingConfig
+from heed.settings import format_setting
 from heed.text.text_statistics import TextStatistics
 
 Sections = Mapping[str, dict[str, Any]]  # settings by section, then by name
@@ -70,7 +71,7 @@ class Choice:
     reason: str
 
     def __str__(self) -> str:
-        value = f"{self.value:.3g}" if isinstance(self.value, float) else self.value
+        value = f"{self.value:.3g}" if isinstance(self.value, float) else format_setting(self.value)
         return f"{self.section}.{self.name} = {value}: {self.reason}"
 
 

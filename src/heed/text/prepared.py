@@ -57,10 +57,18 @@ def left_out_warning(corpora: Sequence[CorpusCounts]) -> str:
     total = too_long + sum(corpus.kept + corpus.empty for corpus in corpora)
     if too_long <= _MANY_LEFT_OUT * total:
         return ""
+    most = "most of the training text is too long: " if too_long > total / 2 else ""
     return (
-        f"{too_long:,} of {total:,} pairs ({too_long / total:.1%}) have a side of more than data.max_tokens = "
-        f"{corpora[0].max_tokens} tokens and are left out: the model is not trained on them. Raise data.max_tokens"
+        f"{most}{too_long:,} of {total:,} pairs ({too_long / total:.1%}) have a side of more than data.max_tokens = "
+        f"{corpora[0].max_tokens} tokens and are left out: the model is not trained on such texts. "
+        "Raise data.max_tokens"
     )
+
+
+def none_left_error(corpora: Sequence[CorpusCounts]) -> DataError:
+    """The error where no pair is left to train on or to validate on."""
+    remedy = ": raise data.max_tokens, or split the texts" if any(corpus.too_long for corpus in corpora) else ""
+    return DataError(f"no usable pair is left: {'; '.join(map(str, corpora))}{remedy}")
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,10 @@ class ColumnSelection:
         self._labelled = labelled
         counts = (2, 3) if labelled else (2,)
         if columns is not None and (len(self._columns) not in counts or "0" in self._columns or "" in self._columns):
-            expected = "a label and one or two texts, such as 1,2" if labelled else "source and target, such as 1,2"
+            expected = "source and target" if not labelled else "source and target, or of a label and one or two texts"
             raise DataError(
-                f"--columns {columns}: expected the columns of {expected}, or their names in the header row"
+                f"--columns {columns}: expected the columns of {expected}, such as 1,2, or their names in the header "
+                "row; the first column is 1"
             )
         self._indices = [] if self.named else [int(column) - 1 for column in self._columns]  # empty: all columns
 

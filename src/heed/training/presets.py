@@ -7,7 +7,7 @@ from typing import Any
 
 from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError
-from heed.search_config import SearchConfig
+from heed.search_config import SearchConfig, TranslateConfig
 from heed.settings import did_you_mean
 from heed.text.language_codes import check_language_code
 
@@ -59,15 +59,12 @@ def check_settings(settings: NestedSettings) -> None:
     data = DataConfig.model_validate(settings["data"])
     TrainingConfig.model_validate(settings["training"])
     SearchConfig.model_validate(settings["search"])
+    TranslateConfig.model_validate(settings["translate"])
     derived = {"vocab_size": "the tokenizer: set data.vocab_size", "kind": "the task: set data.task"}
     derived |= {"source_vocab_size": derived["vocab_size"], "labels": "the text: set data.labels"}
     for name in derived.keys() & settings["model"].keys():
         raise ConfigError(f"model.{name} follows from {derived[name]} instead")
-    for name in settings["model"]:
-        if name not in ModelConfig.model_fields:
-            raise ConfigError(
-                f"unknown setting {name!r} in ModelConfig: {did_you_mean(name, ModelConfig.model_fields)}"
-            )
+    ModelConfig.check_each(settings["model"])  # together they can be checked only on top of a preset
     check_positions(settings["model"], data.max_tokens)
 
 

@@ -140,18 +140,37 @@ _MAY_CHANGE = (
 )
 
 
+def check_new_folder(folder: Path) -> None:
+    """Raise where a new run cannot begin in `folder`; creates nothing."""
+    if folder.is_dir():
+        _refuse_to_overwrite(folder, newest_checkpoint(folder)[0])
+        parent = folder
+    else:
+        parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+        if not parent.is_dir():
+            what = "is" if parent == folder else f"cannot be created: {parent} is"
+            raise FolderError(f"{folder} {what} a file: expected a folder to write the run to")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise FolderError(f"{folder} cannot be written to: no permission to write to {parent}; choose another folder")
+
+
+def _refuse_to_overwrite(folder: Path, checkpoint: Path | None) -> None:
+    if checkpoint is not None:
+        raise FolderError(
+            f"{folder} already holds a run, up to {checkpoint.name}: resume it (--resume, or resume=True), or choose "
+            "another output folder"
+        )
+
+
 def checkpoint_of(folder: Path, listener: Listener, *, resume: bool) -> Path | None:
     """The checkpoint to resume from, if there is one; raises rather than overwrite a run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FolderError(f"{folder}: {error.strerror}") from None
+        raise FolderError(f"{folder} cannot be created: {error.strerror}") from None
     checkpoint, problems = newest_checkpoint(folder)
-    if checkpoint is not None and not resume:
-        raise FolderError(
-            f"{folder} already holds a run, up to {checkpoint.name}: resume it (--resume, or resume=True), or choose "
-            "another output folder"
-        )
+    if not resume:
+        _refuse_to_overwrite(folder, checkpoint)
     if checkpoint is None and problems:
         raise FolderError(
             f"{folder} has no checkpoint to resume from: {'; '.join(problems)}. Remove them, or choose another output "
@@ -171,14 +190,14 @@ def checkpoint_of(folder: Path, listener: Listener, *, resume: bool) -> Path | N
 
 def differences(saved: ModelFolder, config: RunConfig, texts: dict[str, list[dict[str, Any]]]) -> list[str]:
     """One sentence per setting that differs from the checkpoint's; raises for those that must not change."""
-    old = dict(_flat({**saved.run.model_dump(mode="json"), "texts": saved.trained.get("texts", {})}))
-    new = dict(_flat({**config.model_dump(mode="json"), "texts": texts}))
+    old, new = dict(_flat(saved.run.model_dump(mode="json"))), dict(_flat(config.model_dump(mode="json")))
     changed = {
         name: f"{name} was {_shown(old.get(name))} and is now {_shown(new.get(name))}"
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and not name.endswith(".name")
+        if old.get(name) != new.get(name)
     }
     refused = [change for name, change in changed.items() if not name.startswith(_MAY_CHANGE)]
+    refused += _changed_texts(saved.trained.get("texts", {}), texts)
     if refused:
         raise ConfigError("\n  ".join(("a resumed run keeps its settings and texts, but", *refused)))
     if "training.max_steps" in changed and config.training.schedule == "cosine":
@@ -188,6 +207,28 @@ def differences(saved: ModelFolder, config: RunConfig, texts: dict[str, list[dic
             f", where the cosine schedule ends: the learning rate of step {step} is {now:.3g} instead of {before:.3g}"
         )
     return list(changed.values())
+
+
+def _changed_texts(
+    before: Mapping[str, Sequence[Mapping[str, Any]]], now: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterator[str]:
+    """One sentence per split whose text has changed. Files may have been renamed."""
+    for split in sorted(before.keys() | now.keys()):
+        old, new = before.get(split, ()), now.get(split, ())
+        facts = [[{**text, "name": ""} for text in texts] for texts in (old, new)]
+        if facts[0] != facts[1]:
+            was, is_now = (", ".join(map(_described_text, texts)) or "none" for texts in (old, new))
+            kept = was == is_now
+            yield (
+                f"the content of the {split} text {was} has changed"
+                if kept
+                else (f"the {split} text was {was} and is now {is_now}")
+            )
+
+
+def _described_text(text: Mapping[str, Any]) -> str:
+    weight = "" if text.get("weight", 1) == 1 else f", weight {text['weight']:g}"
+    return f"{text.get('name')} ({text.get('pairs'):,} pairs{weight})"
 
 
 def _shown(value: object) -> str:

@@ -29,7 +29,7 @@ from heed.training.distributed import ProcessGroup, full_tensor, shard, shard_li
 from heed.training.gradients import Gradients, make_gradients
 from heed.training.optimizer import EMA, make_optimizer
 from heed.training.resume import arithmetic_changes, arithmetic_of
-from heed.training.run_inputs import RunInputs
+from heed.training.run_inputs import RunInputs, check_training
 from heed.training.step_log import METRICS, Listener
 from heed.training.tasks import task_of
 from heed.training.tasks.base import HeldOut, Validate
@@ -96,7 +96,7 @@ def prepare_run(
 ) -> tuple[Run, Progress]:
     """The run and the progress to start from. init_from: the model folder to take initial weights from."""
     config, device = inputs.config, group.device()
-    _check(config, group)
+    check_training(config.training, config.data, group.size)
     plan = training_plan(config, device)
     model = _initial_model(config, init_from).to(device)
     if config.training.shard:
@@ -123,14 +123,6 @@ def prepare_run(
     batches, validate = _batches(inputs, mixed=progress.mixed), _validator(inputs, group)
     files = _model_folder_files(inputs, group.size)
     return Run(folder, config, model, optimizer, batches, files, validate, device, plan, group, ema), progress
-
-
-def _check(config: RunConfig, group: ProcessGroup) -> None:
-    settings, metric = config.training, task_of(config).metric
-    if settings.best_by not in ("loss", metric):
-        raise ConfigError(f"training.best_by = {settings.best_by!r}: task = {config.data.task!r} has loss and {metric}")
-    if settings.shard and group.size == 1:
-        raise ConfigError("training.shard = true needs several processes: start them with torchrun")
 
 
 def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transformer:

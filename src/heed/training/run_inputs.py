@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from heed.artifacts.folder import read_model_folder
-from heed.config import DataConfig, RunConfig
-from heed.errors import DataError
+from heed.config import DataConfig, RunConfig, TrainingConfig
+from heed.errors import ConfigError
 from heed.model_presets import model_preset
 from heed.text.corpus import Corpus, read_pairs
 from heed.text.corpus_defaults import (
@@ -31,12 +31,12 @@ from heed.text.length_bound import LengthBound, fit_length_bound
 from heed.text.lexicon import Lexicon
 from heed.text.normalization import TextStyle
 from heed.text.prepare import Encoders, SurveyedCorpora, both_sides, prepare
-from heed.text.prepared import Prepared, left_out_warning, open_prepared
+from heed.text.prepared import Prepared, left_out_warning, none_left_error, open_prepared
 from heed.text.sentence_split import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer, TokenizerPair
 from heed.text.tokenizer_training import train_or_load_tokenizers
 from heed.training.presets import NestedSettings, check_positions, merge_settings, preset_for, training_preset
-from heed.training.resume import RunRecord, checkpoint_of, differences, recorded_choices
+from heed.training.resume import RunRecord, check_new_folder, checkpoint_of, differences, recorded_choices
 from heed.training.run_texts import WORD_PAIRS, ReportWork, count_pairs, survey_all, with_validation, with_word_pairs
 from heed.training.step_log import Listener
 from heed.training.tasks import task_named
@@ -112,8 +112,12 @@ def gather_inputs(
 
     layers: settings that override the recorded ones, or the preset's; preset None: chosen by the size of the corpus.
     """
-    data = DataConfig.model_validate(merge_settings(start.settings, *layers)["data"])
+    if not resume:
+        check_new_folder(folder)  # before any text is read, which takes minutes for a large corpus
+    given = merge_settings(start.settings, *layers)
+    data = DataConfig.model_validate(given["data"])
     task = task_named(data.task)
+    check_training(TrainingConfig.model_validate(given["training"]), data, hardware.processes)
     training = survey_all([task.corpus(corpus, data) for corpus in start.training], listener.work)
     is_translation = data.task == "translate"
     languages, language_note = language_settings(start.training, start.validation, data) if is_translation else ({}, "")
@@ -126,6 +130,15 @@ def gather_inputs(
     inputs = _prepare_all(folder, record, training, validation, listener, resume=resume)
     record.write(folder)
     return inputs
+
+
+def check_training(settings: TrainingConfig, data: DataConfig, processes: int) -> None:
+    """Raise for training settings that do not fit the task or the number of processes."""
+    metric = task_named(data.task).metric
+    if settings.best_by not in ("loss", metric):
+        raise ConfigError(f"training.best_by = {settings.best_by!r}: task = {data.task!r} has loss and {metric}")
+    if settings.shard and processes == 1:
+        raise ConfigError("training.shard = true needs several processes: start them with torchrun")
 
 
 def _settings(
@@ -193,13 +206,17 @@ def language_settings(
 
 
 def prepare_texts(
-    surveyed: SurveyedCorpora, encoders: Encoders, max_tokens: int, cache: Path, report: ReportWork
+    surveyed: SurveyedCorpora, encoders: Encoders, max_tokens: int, cache: Path, report: ReportWork, texts: int
 ) -> Prepared:
-    """The ids of all pairs that are neither empty nor too long; raises where none is left."""
+    """The ids of all pairs that are neither empty nor too long; raises where none of the first `texts` corpora is left.
+
+    The corpus after those is of single words, which are no reason to train where every sentence is too long.
+    """
     count = count_pairs(surveyed)
     pairs = prepare(surveyed, encoders, max_tokens, cache, lambda done: report("tokenising", done, count))
-    if len(pairs) == 0:
-        raise DataError(f"no usable pair is left: {'; '.join(str(kept) for kept in pairs.corpora)}")
+    own = pairs.corpora[:texts]
+    if not any(corpus.kept for corpus in own):
+        raise none_left_error(own)
     return pairs
 
 
@@ -234,11 +251,13 @@ def _prepare_all(
     encoders = task.encoders(tokenizers, data)
     file, resumes = folder / WORD_PAIRS, saved is not None
     with_words = with_word_pairs(training, file, listener, resumes=resumes) if data.word_pairs else training
-    pairs = prepare_texts(with_words, encoders, data.max_tokens, cache, listener.work)
-    held_out = prepare_texts(validation, encoders, data.max_tokens, cache, listener.work) if validation else None
-    for note in (*pairs.notes, *map(str, pairs.corpora), *(held_out.notes if held_out else ())):
+    pairs = prepare_texts(with_words, encoders, data.max_tokens, cache, listener.work, len(training))
+    held_out = None
+    if validation:
+        held_out = prepare_texts(validation, encoders, data.max_tokens, cache, listener.work, len(validation))
+    for note in (*pairs.notes, *map(str, pairs.corpora), *(_notes_on_validation(held_out) if held_out else ())):
         listener.note(note)
-    if warning := left_out_warning(pairs.corpora):
+    if warning := left_out_warning(pairs.corpora[: len(training)]):
         listener.warning(warning)
     if data.task == "translate":
         config = _with_length_bound(config, pairs, listener)
@@ -247,6 +266,11 @@ def _prepare_all(
     style = None if lengths is None else both_sides(training)[0].style
     lexicon = Lexicon.from_texts(_sources(training)) if config.translate.correct_spelling else None
     return RunInputs(config, tokenizers, pairs, held_out, samples, texts, lengths, style, lexicon, checkpoint)
+
+
+def _notes_on_validation(pairs: Prepared) -> list[str]:
+    """Also how many pairs were kept of corpora of which some were not."""
+    return [*pairs.notes, *(f"validation: {corpus}" for corpus in pairs.corpora if corpus.empty or corpus.too_long)]
 
 
 def train_tokenizers(
@@ -258,6 +282,11 @@ def train_tokenizers(
     )
     for note in trained.notes:
         listener.note(note)
+    for tokenizer in dict.fromkeys((trained.source, trained.target)):
+        size = data.vocab_size if tokenizer.kind in ("bpe", "unigram", "words") else None
+        if size is not None and tokenizer.vocab_size < size:
+            possible = f"{tokenizer.vocab_size:,}"
+            listener.note(f"data.vocab_size = {size:,}, but the text has words for only {possible} tokens")
     return trained.source, trained.target
 
 

@@ -60,8 +60,12 @@ def with_validation(
             f"validation: no text was given, so {held_out:,} of {pairs:,} are held out (data.hold_out=0 holds out none)"
         )
     else:
-        found = "have too many copies to hold some out" if count else "are too few to hold some out"
-        reason = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} {found}"
+        if data.hold_out == 0 or not hold_some_out:
+            reason = "as set"
+        elif not count:
+            reason = f"{pairs:,} are too few to hold some out"
+        else:
+            reason = "every pair is empty, repeated often, or the only one of its label"
         listener.note(f"validation: none ({reason}): no early stopping, and the last checkpoint becomes the model")
     return training, validation
 

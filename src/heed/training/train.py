@@ -7,10 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import torch
+
 from heed.artifacts.checkpoint import Progress, best_checkpoint, read_model_files
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.writing import publish
-from heed.errors import ConfigError
+from heed.errors import ConfigError, TrainingError
 from heed.model.size import parameter_counts
 from heed.paths import cache_folder
 from heed.text.corpus_defaults import Hardware
@@ -130,7 +132,10 @@ def _train(
     _describe(run, progress, listener)
     tensorboard = tensorboard_listener(folder, progress.step) if group.is_first else None
     watching = [listener, Diagnosis(run.config.training, listener), *([] if tensorboard is None else [tensorboard])]
-    progress = run_training(run, progress, Listeners(*watching))
+    try:
+        progress = run_training(run, progress, Listeners(*watching))
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(_out_of_memory(run, error)) from error
     if group.is_first:
         _publish(folder, progress, listener)
     group.broadcast(b"")  # a barrier: no process returns before the model is in its folder
@@ -145,6 +150,16 @@ def _describe(run: Run, progress: Progress, listener: Listener) -> None:
     listener.note(f"{size:,} parameters, a vocabulary of {run.config.model.vocab_size:,}, on {where}")
     if progress.step:
         listener.note(f"resuming after step {progress.step:,}")
+
+
+def _out_of_memory(run: Run, error: torch.OutOfMemoryError) -> str:
+    settings = run.config.training
+    size, batches = settings.tokens_per_batch, settings.accumulate
+    return (
+        f"{run.device} has too little memory ({'. '.join(str(error).split('. ')[:2])}): start a new run with smaller "
+        f"batches, such as training.tokens_per_batch={size // 2} (now {size}) and, for steps of the same size, "
+        f"training.accumulate={batches * 2} (now {batches})"
+    )
 
 
 def _publish(folder: Path, progress: Progress, listener: Listener) -> None:
