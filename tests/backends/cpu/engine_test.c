@@ -248,8 +248,8 @@ static void test_training(void) {
     print("losses", losses, ROWS);
     print("gradients", logits, ROWS * COLUMNS);
     engine->cross_entropy(logits, targets, losses, ROWS - 1, COLUMNS, 0, 0.1f, 3, pool, 2);
-    print("R-Drop's losses", losses, ROWS);
-    print("R-Drop's gradients", logits, ROWS * COLUMNS);
+    print("r_drop_losses", losses, ROWS);
+    print("r_drop_gradients", logits, ROWS * COLUMNS);
     engine->dropout(&attention.dropout, a, out, ROWS, SIZE, pool, 2);
     print("dropout", out, ROWS * SIZE);
 }
