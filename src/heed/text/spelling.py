@@ -139,7 +139,7 @@ class SpellingCorrector:
 
 
 def _is_spelt(word: str) -> bool:
-    """Whether a word is made of letters that may be mistyped: not of digits, nor of signs for words or syllables."""
+    """Whether a word is made of letters that may be mistyped: not of digits, nor Chinese, Japanese or Korean."""
     return len(word) <= _MAX_LETTERS and all(
         letter in MARKS or (letter.isalpha() and east_asian_width(letter) not in "WF") for letter in word
     )
